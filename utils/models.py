@@ -1,12 +1,13 @@
 """Shapes of well-known decoders, and their parameters counted to the unit.
 
-The shapes are those of the published `config.json` files. Only what decides sizes and times is filled in here: the
-rotary base, the norms' epsilon and the frequency scaling stay at their defaults, since they change no size and no time,
-and real weights bring their own configuration.
+The shapes are those of the published `config.json` files. Only what decides sizes and times is filled in
+here: the rotary base, the norms' epsilon and the frequency scaling stay at their defaults, since they change
+neither, and real weights bring their own configuration.
 """
 
 from dataclasses import dataclass
-from difflib import get_close_matches
+
+from utils.chips import nearest
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class Shape:
     def read_parameters(self) -> int:
         """Parameters that one decode step reads.
 
-        Of the input embedding it needs one row a token: an untied one is left out, a tied one is read whole as the head.
+        Of the input embedding it needs one row a token: an untied one is left out, a tied one is read whole, as
+        the output head.
         """
         return self.parameters - (0 if self.tied else self.vocab * self.hidden)
 
@@ -96,12 +98,8 @@ def find(name: str) -> Shape:
     Raises:
         ValueError: no such name; the nearest ones are offered.
     """
-    key = name.strip().lower()
-    if key in MODELS:
-        return MODELS[key]
-    near = (
-        get_close_matches(key, MODELS, n=3, cutoff=0.5) or [k for k in MODELS if key and key in k] or MODELS
-    )
-    raise ValueError(
-        f"no model {name!r} in the catalogue; nearest: {', '.join(MODELS[k].name for k in near)}"
-    )
+    shape = MODELS.get(name.strip().lower())
+    if shape is None:
+        known = nearest(name, (shape.name for shape in _TABLE))
+        raise ValueError(f"no model {name!r} in the catalogue; nearest: {known}")
+    return shape
