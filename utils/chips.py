@@ -131,7 +131,7 @@ def find(name: str) -> Chip:
     """The one chip of that name, in any case.
 
     Raises:
-        ValueError: several chips can be meant, and they are named; or none, and the nearest names are offered.
+        ValueError: several chips can be meant, and they are named; or none, and the nearest are offered.
     """
     found = candidates(name)
     if len(found) == 1:

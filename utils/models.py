@@ -63,8 +63,8 @@ class Shape:
     def read_parameters(self) -> int:
         """Parameters that one decode step reads.
 
-        Of the input embedding it needs one row a token: an untied one is left out, a tied one is read whole, as
-        the output head.
+        Of the input embedding it needs one row a token: an untied one is left out, a tied one is read whole,
+        as the output head.
         """
         return self.parameters - (0 if self.tied else self.vocab * self.hidden)
 
@@ -73,7 +73,7 @@ class Shape:
         return 2 * self.layers * self.kv_width * kv_bytes
 
 
-#             name             layers hidden heads kv  dim  ffn     vocab    tied
+# name, layers, hidden, heads, kv_heads, head_dim, ffn, vocab, tied
 _TABLE = [
     Shape("SmolLM2-135M", 30, 576, 9, 3, 64, 1536, 49152, True),
     Shape("SmolLM2-360M", 32, 960, 15, 5, 64, 2560, 49152, True),
