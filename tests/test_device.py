@@ -124,11 +124,17 @@ QUOTAS = {  # files of a cgroup tree: CPUs' worth of time they leave
             "proc/self/cgroup": "4:cpu:/a\n0::/a",
             "fs/cpu/a/cpu.cfs_quota_us": "200000",
             "fs/cpu/a/cpu.cfs_period_us": "50000",
-            "fs/unified/a/cpu.max": "max 100000",
         },
         4,
     ),
-    "a quota of another controller's group": ({"proc/self/cgroup": "4:cpuset:/a", "fs/x": ""}, 1e6),
+    "the quota of another group": (
+        {
+            "proc/self/cgroup": "4:cpuset:/a",
+            "fs/cpu/a/cpu.cfs_quota_us": "100000",
+            "fs/cpu/a/cpu.cfs_period_us": "100000",
+        },
+        1e6,
+    ),
     "not Linux": ({}, 1e6),
 }
 

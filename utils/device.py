@@ -208,11 +208,8 @@ def _cgroup_folders(controller: str, proc: Path, cgroups: Path) -> Iterator[Path
     """
     for line in _read(proc / "self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            roots = [cgroups / controller]
-        else:
-            roots = [] if controllers else [cgroups, cgroups / "unified"]
-        for root in roots:
+        if not controllers or controller in controllers.split(","):
+            root = cgroups / controller if controllers else cgroups
             inner = root / path.lstrip("/")
             yield from (folder for folder in (inner, *inner.parents) if folder.is_relative_to(root))
 
