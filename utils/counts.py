@@ -153,8 +153,8 @@ def _attention(
 def _elementwise(shape: Shape) -> int:
     """Numbers that one row reads and writes in one layer outside of products and attention.
 
-    Each step counts as one kernel that reads its inputs and writes its output once. Eager torch moves more: it
-    runs a rotation as several kernels.
+    Each step counts as one kernel that reads its inputs and writes its output once. Eager torch moves more:
+    it runs a rotation as several kernels.
     """
     norms = 2 * (1 + 1) * shape.hidden
     residual_adds = 2 * (2 + 1) * shape.hidden
@@ -222,10 +222,10 @@ def crossing_batch(
 ) -> float | None:
     """Batch at which a whole decode step, attention included, reaches the ridge; None if no batch does.
 
-    Counted are the bytes read from memory: the weights, and the KV of `tokens` positions in each sequence, the new
-    one among them. Not counted: KV written, rows gathered from the embedding, and activations, which stay in
-    cache at decode. Every sequence adds the same FLOPs and the same KV bytes, so the intensity nears their ratio
-    as the batch grows, and a ridge above that is out of reach.
+    Counted are the bytes read from memory: the weights, and the KV of `tokens` positions in each sequence,
+    the new one among them. Not counted: KV written, rows gathered from the embedding, and activations, which
+    stay in cache at decode. Every sequence adds the same FLOPs and the same KV bytes, so the intensity nears
+    their ratio as the batch grows, and a ridge above that is out of reach.
 
     Raises:
         ValueError: tokens below 1, or another value that is not a positive number.

@@ -1,10 +1,9 @@
 """From counts and two ceilings to a time, and to what binds it: arithmetic, memory, or overhead.
 
-The picture is the roofline of Williams, Waterman and Patterson (2009): a module that does I FLOP for each byte it
-moves can run at the peak, or at I times the bandwidth, whichever is less. The two meet at the ridge.
+The picture is the roofline of Williams, Waterman and Patterson (2009): a module that does I FLOP for each
+byte it moves can run at the peak, or at I times the bandwidth, whichever is less. The two meet at the ridge.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -86,8 +85,8 @@ def predict(
         flop_per_s: peak, of the dtype that the arithmetic runs in.
         bytes_per_s: bandwidth.
         overhead_s: launch and framework time of the pass, measured apart.
-        rows_flop_per_s: measured FLOP/s of this machine's matrix products at a number of rows, in place of the
-            peak.
+        rows_flop_per_s: measured FLOP/s of this machine's matrix products at a number of rows, for those in
+            place of the peak.
         overlap: the overhead passes while earlier kernels still run (eager CUDA), so that the larger of both
             counts; otherwise it adds (a CPU).
 
@@ -95,8 +94,8 @@ def predict(
         ValueError: a rate that is not a positive number, or an overhead below zero.
     """
     ridge(flop_per_s, bytes_per_s)  # refuses bad rates
-    if not (math.isfinite(overhead_s) and overhead_s >= 0):
-        raise ValueError(f"overhead is {overhead_s!r} s: give a number, 0 or more")
+    if overhead_s != 0:
+        positive("overhead in seconds", overhead_s)
 
     def time(m: Module) -> ModuleTime:
         roof = rows_flop_per_s(m.rows) if rows_flop_per_s and m.kind == "matmul" else flop_per_s
