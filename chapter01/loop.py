@@ -1,0 +1,288 @@
+"""Notebook 01, the loop: a next-token predictor run again and again, what a turn costs, why none can be skipped.
+
+Functions here run or time the real model and return plain numbers; `utils.plots` draws them. The predicates at the end
+turn measured numbers into the verdicts that the notebook prints.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from utils.decoder import Decoder, KVCache
+from utils.timing import Timing, interleave, ratio
+
+# --- the loop --------------------------------------------------------------------------------------------------------
+
+
+def device_of(model: Decoder) -> torch.device:
+    """The device on which the model's weights lie."""
+    return model.embed.weight.device
+
+
+def new_cache(model: Decoder, length: int, batch: int = 1) -> KVCache:
+    """An empty cache for `batch` texts of up to `length` tokens, beside the model's weights and in their dtype."""
+    return KVCache(model.shape, batch, length, device_of(model), model.embed.weight.dtype)
+
+
+def batch_of(model: Decoder, *texts: Sequence[int]) -> Tensor:
+    """Token ids of equally long texts as [batch, tokens] on the model's device."""
+    return torch.tensor(texts, device=device_of(model))
+
+
+def next_logits(model: Decoder, tokens: Sequence[int]) -> Tensor:
+    """The score [vocab] of every token as the next one after `tokens`."""
+    return model(batch_of(model, tokens), new_cache(model, len(tokens)))[0]
+
+
+def probabilities(logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Softmax of logits / temperature: below 1 the favourite gains, above 1 the others do.
+
+    Raises:
+        ValueError: a temperature that is not a positive number.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature {temperature}: give a number above 0 (towards 0 the likeliest always wins)")
+    return (logits.float() / temperature).softmax(-1)
+
+
+def likeliest(probs: Tensor, count: int) -> list[tuple[int, float]]:
+    """The `count` likeliest tokens of a distribution [vocab], as (token id, probability), likeliest first."""
+    top = probs.topk(count)
+    return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+
+
+def generate(model: Decoder, prompt: Sequence[int], count: int, cached: bool = True) -> list[int]:
+    """Write `count` tokens after the prompt, always the likeliest (greedy).
+
+    Without the cache every step reads the whole text again; the tokens are the same, the work is not.
+    """
+    return [token for token, _ in timed_generate(model, prompt, count, cached)]
+
+
+def timed_generate(model: Decoder, prompt: Sequence[int], count: int, cached: bool = True) -> list[tuple[int, float]]:
+    """Like `generate`, with the seconds since the start at which each token was there: [(token, seconds), ...].
+
+    Raises:
+        ValueError: an empty prompt, or a count below 1.
+    """
+    if count < 1 or not prompt:
+        raise ValueError(f"{count} tokens after a prompt of {len(prompt)}: give at least one of each")
+    cache = new_cache(model, len(prompt) + count)
+    new, written = list(prompt), []
+    start = perf_counter()
+    for _ in range(count):
+        logits = model(batch_of(model, new), cache)  # [1, vocab]
+        token = int(logits.argmax())  # reading the number waits for the device
+        written.append((token, perf_counter() - start))
+        new = [token]
+        if not cached:
+            cache.used = 0
+            new = [*prompt, *(t for t, _ in written)]
+    return written
+
+
+# --- why it cannot be skipped ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Future:
+    """One way in which the text can go on, and what would follow it."""
+
+    token: int
+    probability: float
+    then: list[tuple[int, float]]  # the likeliest tokens after it, with their probabilities
+
+
+def futures(model: Decoder, prompt: Sequence[int], count: int = 5, then: int = 3) -> list[Future]:
+    """The `count` likeliest next tokens, and for each the `then` likeliest tokens after it."""
+    branches = likeliest(probabilities(next_logits(model, prompt)), count)
+    texts = batch_of(model, *([*prompt, token] for token, _ in branches))
+    probs = probabilities(model(texts, new_cache(model, texts.shape[1], batch=count)))
+    return [Future(token, p, likeliest(row, then)) for (token, p), row in zip(branches, probs, strict=True)]
+
+
+def influence(model: Decoder, tokens: Sequence[int], changed: Sequence[int]) -> list[float]:
+    """Largest change of any logit, position by position, between two equally long texts."""
+    both = batch_of(model, tokens, changed)
+    logits = model(both, new_cache(model, len(tokens), batch=2), all_logits=True)  # [2, tokens, vocab]
+    return (logits[0] - logits[1]).abs().amax(-1).tolist()
+
+
+# --- what it costs ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """A real run of the loop, foretold before it."""
+
+    tokens: int
+    predicted_s: float  # first token + (tokens - 1) steps, both timed right before and after the run
+    measured_s: float
+
+    @property
+    def error(self) -> float:
+        """Measured against predicted, as a share: +0.1 took 10 % longer than foretold."""
+        return self.measured_s / self.predicted_s - 1
+
+
+def time_first_and_step(model: Decoder, prompt: Sequence[int], budget_s: float = 0.5) -> tuple[Timing, Timing]:
+    """Time to the first token (prefill of the prompt) and of one step after it, each with its pick."""
+    cache = new_cache(model, len(prompt) + 1)
+    whole, one = batch_of(model, prompt), batch_of(model, prompt[-1:])
+
+    def first() -> None:
+        cache.used = 0
+        int(model(whole, cache).argmax())
+
+    def step() -> None:
+        cache.used = len(prompt)
+        int(model(one, cache).argmax())
+
+    timings = interleave({"first": first, "step": step}, device_of(model), budget_s)
+    return timings["first"], timings["step"]
+
+
+def foretell(first_s: float, step_s: float, tokens: int) -> float:
+    """Seconds for `tokens` tokens: the first comes out of prefill, each further one costs a step."""
+    return first_s + (tokens - 1) * step_s
+
+
+def foretold_runs(model: Decoder, prompt: Sequence[int], counts: Iterable[int]) -> list[Run]:
+    """Runs of several lengths, each foretold from single steps timed just before it and just after it.
+
+    The steps are timed around every run, so that a machine that slows down between two runs (battery, heat, other
+    programs) is not mistaken for a loop that does not add up.
+    """
+    runs, before = [], time_first_and_step(model, prompt)
+    for count in counts:
+        start = perf_counter()
+        generate(model, prompt, count)
+        measured_s = perf_counter() - start
+        after = time_first_and_step(model, prompt)
+        first_s, step_s = ((b.median_s + a.median_s) / 2 for b, a in zip(before, after, strict=True))
+        runs.append(Run(count, foretell(first_s, step_s, count), measured_s))
+        before = after
+    return runs
+
+
+def users_that_bind(model: Decoder) -> int:
+    """How many texts to step at once so that bytes and arithmetic decide, not the launching of kernels.
+
+    One does on a CPU. A GPU runs this small model faster than the CPU can start its kernels.
+    """
+    return {"cpu": 1, "mps": 4}.get(device_of(model).type, 16)
+
+
+def time_step_at(model: Decoder, contexts: Sequence[int], batch: int, budget_s: float = 2.0) -> dict[int, Timing]:
+    """One cached step behind contexts of several lengths, timed in turns; the cache is filled with random numbers."""
+    cache = new_cache(model, max(contexts) + 1, batch)
+    cache.k.normal_()
+    cache.v.normal_()
+    token = torch.ones(batch, 1, dtype=torch.long, device=device_of(model))
+
+    def step(context: int) -> None:
+        cache.used = context
+        model(token, cache)
+
+    return _in_turns(step, contexts, model, budget_s)
+
+
+def time_step_without_cache(
+    model: Decoder, contexts: Sequence[int], batch: int, budget_s: float = 2.0
+) -> dict[int, Timing]:
+    """One step that reads the whole text again, at several lengths of the text, timed in turns."""
+    cache = new_cache(model, max(contexts), batch)
+    text = torch.ones(batch, max(contexts), dtype=torch.long, device=device_of(model))
+
+    def step(context: int) -> None:
+        cache.used = 0
+        model(text[:, :context], cache)
+
+    return _in_turns(step, contexts, model, budget_s)
+
+
+def _in_turns(step, contexts: Sequence[int], model: Decoder, budget_s: float) -> dict[int, Timing]:
+    calls = {str(c): (lambda c=c: step(c)) for c in contexts}
+    timings = interleave(calls, device_of(model), budget_s)
+    return {c: timings[str(c)] for c in contexts}
+
+
+def thinking(first_s: float, step_s: float, thought: int, answer: int, dollars_per_hour: float) -> tuple[float, float]:
+    """Seconds and dollars for an answer of `answer` tokens after `thought` tokens of thinking.
+
+    Raises:
+        ValueError: a negative number of tokens, or a price that is not positive.
+    """
+    if thought < 0 or answer < 1 or not dollars_per_hour > 0:
+        raise ValueError(
+            f"{thought} thinking tokens, {answer} answer tokens, ${dollars_per_hour} an hour: "
+            "thinking may be 0 or more, the answer and the price must be above 0"
+        )
+    seconds = foretell(first_s, step_s, thought + answer)
+    return seconds, seconds * dollars_per_hour / 3600
+
+
+# --- a way out, in sight ---------------------------------------------------------------------------------------------
+
+
+def check_guesses(model: Decoder, prompt: Sequence[int], guesses: Sequence[int]) -> list[int]:
+    """Check guessed tokens in one forward pass: the tokens that greedy decoding writes, as far as the guesses tell.
+
+    Every guess that is what the model itself would have written is kept; the first that is not is replaced by the
+    model's own token, and nothing after it counts. So a pass over k guesses yields 1 to k tokens.
+    """
+    cache = new_cache(model, len(prompt) + len(guesses))
+    model(batch_of(model, prompt[:-1]), cache) if len(prompt) > 1 else None
+    logits = model(batch_of(model, [prompt[-1], *guesses[:-1]]), cache, all_logits=True)  # [1, k, vocab]
+    own = logits[0].argmax(-1).tolist()  # own[i] is written if the guesses before i are right
+    right = next((i for i, (g, o) in enumerate(zip(guesses, own, strict=True)) if g != o), len(own) - 1)
+    return own[: right + 1]
+
+
+def time_check_and_steps(
+    model: Decoder, prompt: Sequence[int], guesses: Sequence[int], budget_s: float = 2.0
+) -> tuple[Timing, Timing]:
+    """One pass over the k guessed tokens, and k steps that write them, timed in turns."""
+    cache = new_cache(model, len(prompt) + len(guesses))
+    model(batch_of(model, prompt), cache)
+    text = batch_of(model, [prompt[-1], *guesses[:-1]])  # [1, k]
+    start = len(prompt) - 1
+
+    def check() -> None:
+        cache.used = start
+        model(text, cache, all_logits=True).argmax(-1).tolist()
+
+    def steps() -> None:
+        cache.used = start
+        for i in range(len(guesses)):
+            int(model(text[:, i : i + 1], cache).argmax())
+
+    timings = interleave({"check": check, "steps": steps}, device_of(model), budget_s)
+    return timings["check"], timings["steps"]
+
+
+# --- verdicts: what the notebook says of the numbers just measured ---------------------------------------------------
+
+
+def line_holds(runs: Sequence[Run], within: float = 0.20) -> bool:
+    """Whether every run took what its first token and its steps foretold."""
+    return all(abs(run.error) <= within for run in runs)
+
+
+def past_untouched(changes: Sequence[float], position: int) -> bool:
+    """Whether changing the token at `position` moved the logits there and at the end, and none before it."""
+    before, after = changes[:position], changes[position:]
+    return max(before) < 1e-3 < 0.1 < min(after[0], after[-1])
+
+
+def futures_differ(branches: Sequence[Future]) -> bool:
+    """Whether what comes after the next token depends on which token that is."""
+    return len({branch.then[0][0] for branch in branches}) > 1
+
+
+def grows(timings: dict[int, Timing], by: float) -> bool:
+    """Whether a step at the longest context took more than `by` times one at the shortest, round by round."""
+    return ratio(timings[max(timings)], timings[min(timings)]) > by
