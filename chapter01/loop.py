@@ -210,6 +210,11 @@ def _in_turns(step, contexts: Sequence[int], model: Decoder, budget_s: float) ->
     return {c: timings[str(c)] for c in contexts}
 
 
+def text_lengths(model: Decoder) -> list[int]:
+    """Lengths of text at which a step without a cache has enough to do to show how it grows."""
+    return [32, 64, 128, 256] if device_of(model).type == "cpu" else [256, 1024, 4096]
+
+
 def thinking(first_s: float, step_s: float, thought: int, answer: int, dollars_per_hour: float) -> tuple[float, float]:
     """Seconds and dollars for an answer of `answer` tokens after `thought` tokens of thinking.
 
@@ -281,6 +286,11 @@ def past_untouched(changes: Sequence[float], position: int) -> bool:
 def futures_differ(branches: Sequence[Future]) -> bool:
     """Whether what comes after the next token depends on which token that is."""
     return len({branch.then[0][0] for branch in branches}) > 1
+
+
+def faster(quick: Timing, slow: Timing, by: float = 1.2) -> bool:
+    """Whether the first of two timings taken in turns is shorter, by more than a noisy machine makes up."""
+    return ratio(slow, quick) > by
 
 
 def grows(timings: dict[int, Timing], by: float) -> bool:

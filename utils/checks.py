@@ -38,6 +38,21 @@ def verdict(claim: str, holds: bool) -> None:
     print(f"{claim}: {'yes' if holds else 'no'}")
 
 
+def against_guess(guess: Any, measured: float, unit: str) -> None:
+    """Print how a guess made before a measurement compares with it; a missing guess is no mistake."""
+    if guess is None or guess is ...:
+        print("no guess was made")
+        return
+    value = _number(guess)
+    if isinstance(value, str) or value <= 0:
+        print(f"a guess is one number above 0, not {guess!r}")
+        return
+    factor = max(value, measured) / min(value, measured)
+    side = "too high" if value > measured else "too low"
+    how = "very close" if factor < 1.25 else f"{side} by a factor of {factor:.2g}"
+    print(f"you guessed {_digits(value)} {unit}, measured {measured:.3g} {unit}: {how}")
+
+
 def check(
     answer: Any,
     expected: float | str,

@@ -99,7 +99,7 @@ class Attention(nn.Module):
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of the last N of T positions to all before them: q [B, H, N, E], k and v [B, G, T, E] -> [B, H, N, E]."""
+    """What the last N of T positions attend to: q [B, H, N, E], k and v [B, G, T, E] -> [B, H, N, E]."""
     B, H, N, E = q.shape
     G, T = k.shape[1:3]
     if N == 1:

@@ -40,6 +40,18 @@ def pick(asked: str | None = None) -> torch.device:
     return device
 
 
+def prepare(asked: str | None = None) -> torch.device:
+    """`pick` a device, and keep torch to the threads that this process may use."""
+    torch.set_num_threads(threads())
+    return pick(asked)
+
+
+def describe(device: torch.device) -> str:
+    """The device in one line, with what this process may use of it."""
+    share = f"{free_bytes(device) / 1e9:.1f} of {total_bytes(device) / 1e9:.1f} GB free"
+    return f"{name(device)} ({device.type}, {threads()} CPU threads, {share})"
+
+
 def available() -> list[str]:
     """Names of the devices on this machine that the course can use, the fastest kind first."""
     names = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
