@@ -4,8 +4,9 @@ Functions here run or time the real model and return plain numbers; `utils.plots
 turn measured numbers into the verdicts that the notebook prints.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from time import perf_counter
 
 import torch
@@ -116,10 +117,10 @@ def influence(model: Decoder, tokens: Sequence[int], changed: Sequence[int]) -> 
 
 @dataclass(frozen=True)
 class Run:
-    """A real run of the loop, foretold before it."""
+    """Real runs of the loop of one length, and what single steps timed around them foretold; seconds, means."""
 
     tokens: int
-    predicted_s: float  # first token + (tokens - 1) steps, both timed right before and after the run
+    predicted_s: float  # first token + (tokens - 1) steps
     measured_s: float
 
     @property
@@ -128,8 +129,8 @@ class Run:
         return self.measured_s / self.predicted_s - 1
 
 
-def time_first_and_step(model: Decoder, prompt: Sequence[int], budget_s: float = 0.5) -> tuple[Timing, Timing]:
-    """Time to the first token (prefill of the prompt) and of one step after it, each with its pick."""
+def time_first_and_step(model: Decoder, prompt: Sequence[int], rounds: int = 12) -> tuple[Timing, Timing]:
+    """Time to the first token (prefill of the prompt) and of one step after it, each with its pick, in turns."""
     cache = new_cache(model, len(prompt) + 1)
     whole, one = batch_of(model, prompt), batch_of(model, prompt[-1:])
 
@@ -141,7 +142,7 @@ def time_first_and_step(model: Decoder, prompt: Sequence[int], budget_s: float =
         cache.used = len(prompt)
         int(model(one, cache).argmax())
 
-    timings = interleave({"first": first, "step": step}, device_of(model), budget_s)
+    timings = interleave({"first": first, "step": step}, device_of(model), budget_s=1e-9, least=rounds)
     return timings["first"], timings["step"]
 
 
@@ -150,21 +151,23 @@ def foretell(first_s: float, step_s: float, tokens: int) -> float:
     return first_s + (tokens - 1) * step_s
 
 
-def foretold_runs(model: Decoder, prompt: Sequence[int], counts: Iterable[int]) -> list[Run]:
-    """Runs of several lengths, each foretold from single steps timed just before it and just after it.
+def foretold_runs(model: Decoder, prompt: Sequence[int], counts: Sequence[int]) -> list[Run]:
+    """Runs of several lengths, each beside single steps timed right before and right after it.
 
-    The steps are timed around every run, so that a machine that slows down between two runs (battery, heat, other
-    programs) is not mistaken for a loop that does not add up.
+    So a machine that slows down between two runs (battery, heat, other programs) is not mistaken for a loop that does
+    not add up. Short runs are repeated, until each length rests on about as many steps; means, because a run is a sum.
     """
-    runs, before = [], time_first_and_step(model, prompt)
+    runs = []
     for count in counts:
-        start = perf_counter()
-        generate(model, prompt, count)
-        measured_s = perf_counter() - start
-        after = time_first_and_step(model, prompt)
-        first_s, step_s = ((b.median_s + a.median_s) / 2 for b, a in zip(before, after, strict=True))
-        runs.append(Run(count, foretell(first_s, step_s, count), measured_s))
-        before = after
+        first_s, step_s, run_s = [], [], []
+        for _ in range(max(1, round(max(counts) / count / 2))):
+            around = [time_first_and_step(model, prompt, rounds=max(2, count // 4))]
+            run_s.append(timed_generate(model, prompt, count)[-1][1])
+            around.append(time_first_and_step(model, prompt, rounds=max(2, count // 4)))
+            for first, step in around:
+                first_s += first.samples_s
+                step_s += step.samples_s
+        runs.append(Run(count, foretell(fmean(first_s), fmean(step_s), count), fmean(run_s)))
     return runs
 
 

@@ -1,5 +1,6 @@
 """The figures of notebook 01: numbers in, axes out."""
 
+import textwrap
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
@@ -36,7 +37,7 @@ def draw_futures(ax: Axes, branches: Sequence[Future], decode, prompt: str) -> N
     middle = (rows - 1) / 2
     for x, text in ((0, "the text so far"), (3.6, "token t+1"), (6.0, "token t+2, depending on t+1")):
         label(ax, text, (x, -0.8), "muted", offset=(1, 0))
-    label(ax, f"{prompt} …", (0, middle), offset=(1, 0), fontweight="bold")
+    label(ax, textwrap.fill(f"{prompt} …", 16), (0, middle), offset=(1, 0), fontweight="bold")
     for row, branch in enumerate(branches):
         width = 1 + 14 * branch.probability
         ax.plot([2.9, 3.5], [middle, row], color=colour("compute"), linewidth=width, solid_capstyle="round", zorder=1)
@@ -56,7 +57,7 @@ def draw_influence(ax: Axes, tokens: Sequence[str], changes: Sequence[float], po
     ax.set(ylabel="largest change of a logit", ylim=(0, 1.25 * max(changes)))
     ax.grid(visible=False, axis="x")
     ax.axvspan(-0.5, position - 0.5, color=colour("idle", 0.6), zorder=0)
-    label(ax, "before: exactly as it was", (sum(past) / max(1, len(past)), 1.1 * max(changes)), "muted", offset=(0, 0))
+    label(ax, "before it: nothing moves", (sum(past) / max(1, len(past)), 0.5 * max(changes)), "muted", offset=(0, 0))
     label(ax, "changed here", (position, changes[position]), "compute", offset=(0, 6))
 
 
@@ -70,7 +71,7 @@ def draw_runs(ax: Axes, first_s: float, step_s: float, runs: Sequence[Run], aske
         ax, "foretold: first token + (N − 1) × step", (middle, first_s + middle * step_s), "prediction", offset=(-8, 6)
     )
     measured(ax, [run.tokens for run in runs], [run.measured_s for run in runs])
-    label(ax, "real runs", (runs[-1].tokens, runs[-1].measured_s), "measured", offset=(-12, 8))
+    label(ax, "real runs", (runs[-1].tokens, runs[-1].measured_s), "measured", offset=(-8, -14))
     ax.set(xlabel="tokens written, N", ylabel="seconds", xlim=(0, 1.04 * longest))
     ax.set_ylim(0, 1.15 * max(*(run.measured_s for run in runs), first_s + longest * step_s))
     if asked:

@@ -1,8 +1,8 @@
 """Read a GGUF file: its fields, and its tensors as numbers.
 
 The layout is that of ggml's GGUF specification, versions 2 and 3, little-endian. The `gguf` package knows how each
-block of quantised weights is packed, and unpacks it here. Its own reader is not used: it makes an array of every string,
-and a tokenizer has 100,000 of them, which takes seconds.
+block of quantised weights is packed, and unpacks it here. Its own reader is not used: it makes an array of each string,
+and a tokenizer has 100,000 of them: that takes seconds.
 """
 
 import struct
