@@ -39,9 +39,7 @@ class Chip:
             ValueError: the catalogue has no rate for that dtype: the chip has none, or it is not verified.
         """
         if dtype not in self.flop_per_s:
-            raise ValueError(
-                f"no verified {dtype} rate for {self.name}; take one of {', '.join(self.flop_per_s)}"
-            )
+            raise ValueError(f"no verified {dtype} rate for {self.name}; take one of {', '.join(self.flop_per_s)}")
         return self.flop_per_s[dtype] / self.read_bytes_per_s
 
 
@@ -138,18 +136,14 @@ def find(name: str) -> Chip:
         return found[0]
     if found:
         raise ValueError(f"{name!r} can be any of {', '.join(chip.name for chip in found)}: say which one")
-    raise ValueError(
-        f"no chip {name!r} in the catalogue; nearest: {nearest(name, (chip.name for chip in CHIPS))}"
-    )
+    raise ValueError(f"no chip {name!r} in the catalogue; nearest: {nearest(name, (chip.name for chip in CHIPS))}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Up to three names that resemble `name`, or all of them if none does, as one text for a message."""
     by_key = {_plain(known): known for known in names}
     key = _plain(name)
-    near = (
-        get_close_matches(key, by_key, n=3, cutoff=0.5) or [k for k in by_key if key and key in k] or by_key
-    )
+    near = get_close_matches(key, by_key, n=3, cutoff=0.5) or [k for k in by_key if key and key in k] or by_key
     return ", ".join(by_key[k] for k in near)
 
 

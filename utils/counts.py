@@ -128,14 +128,10 @@ def forward_pass(
     ]
 
 
-def _attention(
-    shape: Shape, batch: int, new: int, context: int, kv_bytes: float, activation_bytes: float
-) -> Module:
+def _attention(shape: Shape, batch: int, new: int, context: int, kv_bytes: float, activation_bytes: float) -> Module:
     """Attention of the new positions to the cached ones and, causally, to each other."""
     rows, seen = batch * new, context + new
-    pairs = (
-        new * context + new * (new + 1) // 2
-    )  # new position i sees the context, itself, and the i before it
+    pairs = new * context + new * (new + 1) // 2  # new position i sees the context, itself, and the i before it
     per_pair = 4 * batch * shape.q_width  # two products of head_dim, in every head
     return Module(
         "attention",
