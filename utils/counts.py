@@ -9,6 +9,8 @@ What is counted, for a batch of sequences that each bring new tokens after the c
   token; a tied one is the output head, which is read whole already.
 - Keys and values: those of context and new tokens are read once, those of the new tokens written once.
   Grouped-query attention stores `kv_heads` of them, not `heads`.
+- Attention's masked pairs count in `flops` and not in `useful_flops`; a causal kernel that skips masked blocks
+  runs a number between the two. At one new token nothing is masked.
 - Activations: a matrix product reads its input and writes its output once; attention reads the queries and
   writes as much. For the rest see `_elementwise`.
 

@@ -2,7 +2,8 @@
 
 The shapes are those of the published `config.json` files. Only what decides sizes and times is filled in
 here: the rotary base, the norms' epsilon and the frequency scaling stay at their defaults, since they change
-neither, and real weights bring their own configuration.
+neither, and real weights bring their own configuration. Mistral's sliding window (4,096 positions) is left out:
+its counts hold up to that context.
 """
 
 from dataclasses import dataclass
