@@ -264,7 +264,7 @@ def _notes(step: dict, readings: dict[str, "Reading"], op: str) -> list[str]:
 
 def digits(value: float) -> str:
     """Four significant digits, thousands separated."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.4g}".rstrip(".")
+    return f"{value:,.0f}" if abs(value) >= 999.95 else f"{value:#.4g}".rstrip(".")
 
 
 def unit(value: float, name: str) -> str:

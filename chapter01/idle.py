@@ -198,7 +198,7 @@ def differences(
 
     norms = shape.hidden * (2 * shape.layers + 1)
     entries = [
-        of_parameters("parameters counted, not rounded", shape.parameters - parameters),
+        of_parameters("the parameters of this very model", shape.parameters - parameters),
         of_parameters("input embedding: one row is read", shape.read_parameters - shape.parameters),
         Difference("norms: read, but not multiplied", 0.0, -2 * batch * norms),
         Difference(
