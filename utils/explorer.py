@@ -1,0 +1,207 @@
+"""Sliders around a figure: `explorer(compute, draw, alt, batch=slider(...), ...)` as the last line of a cell.
+
+The figure is a picture in an image widget of fixed size, so a moved slider exchanges one picture for the next:
+nothing flickers, and nothing is printed twice. Where no kernel is running, the saved picture stands in its place.
+"""
+
+import base64
+import io
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import ipywidgets
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.spines import Spine
+from PIL import Image
+from traitlets import Unicode
+
+from utils.plots import FONT, PALETTE, PIXELS_PER_INCH, SIZE, bundle, figure, png, style
+
+
+def slider(description: str, values: Sequence, start: Any = None, readout: str = "{:,}") -> ipywidgets.Widget:
+    """A slider over a list of values, evenly spaced whatever they are: `[1, 2, 4, 8]` gives logarithmic steps.
+
+    `start` is one of the values (the first if left out), `readout` says how one is written: "{:,} users".
+    """
+    texts = [readout.format(value) for value in values]
+    width = max(map(len, texts))  # padded with spaces as wide as a digit, the text never moves the slider
+    options = [(text.rjust(width, "\N{FIGURE SPACE}"), value) for text, value in zip(texts, values, strict=True)]
+    return ipywidgets.SelectionSlider(
+        description=description, options=options, value=values[0] if start is None else start
+    )
+
+
+def choice(description: str, values: Sequence[str], start: str | None = None) -> ipywidgets.Widget:
+    """A list to pick one name from; `start` is one of them (the first if left out)."""
+    return ipywidgets.Dropdown(
+        description=description, options=list(values), value=values[0] if start is None else start
+    )
+
+
+def explorer(
+    compute: Callable[..., Any],
+    draw: Callable[[Any, Any], None],
+    alt: str,
+    *,
+    title: str = "",
+    size: tuple[float, float] = SIZE,
+    widths: Sequence[float] = (1,),
+    **controls: ipywidgets.Widget,
+) -> ipywidgets.Widget:
+    """A figure that follows its controls; the keyword of a control is the name of its value in `compute`.
+
+    `compute(**values)` is pure arithmetic, or looks up what is already measured: it runs at every move, so it
+    never starts a long timing. `draw(axes, result)` draws from scratch with the course's look into empty axes
+    (`figure(title, widths)`: one Axes, or an array); the same function draws the still figure above. It only adds
+    artists and sets limits, ticks and labels. Limits that stay the same from move to move are drawn once, and
+    make the next picture three times as fast.
+
+    What `compute` or `draw` raises at the start is raised here. Raised later, it is shown as a sentence in the
+    figure's place, and the next move draws again.
+    """
+    for name, control in controls.items():
+        if not isinstance(control, ipywidgets.ValueWidget):
+            raise TypeError(f"{name} = {control!r} is no control: make it with slider(...) or choice(...)")
+    return Explorer(compute, draw, alt, title, size, widths, controls)
+
+
+class Explorer(ipywidgets.VBox):
+    """The widget that `explorer` returns: a class, because only a class can say how it is displayed."""
+
+    def __init__(self, compute, draw, alt: str, title: str, size, widths, controls: Mapping[str, ipywidgets.Widget]):
+        width, height = (int(inches * PIXELS_PER_INCH) for inches in size)
+        self._compute, self._draw, self._alt, self._controls = compute, draw, alt, controls
+        self._canvas = _Canvas(*figure(title, size=size, widths=widths))
+        self._problem = ""
+        # A data URL, not a PNG: the browser has the new picture at once, with no moment in between.
+        self.picture = Picture(format="url", width=width, height=height, tooltip=alt, layout={"max_width": "100%"})
+        self._show()
+        letters = max((len(control.description) for control in controls.values()), default=0)
+        for control in controls.values():
+            control.style.description_width = f"{letters + 1}ch"
+            control.layout.width, control.layout.min_width = "48%", "380px"
+            control.observe(self._follow, "value")
+        two_in_a_row = {"flex_flow": "row wrap", "max_width": f"{width}px"}
+        super().__init__([ipywidgets.Box([*controls.values()], layout=two_in_a_row), self.picture])
+
+    def _show(self) -> None:
+        result = self._compute(**{name: control.value for name, control in self._controls.items()})
+        self._put(self._canvas.paint(lambda axes: self._draw(axes, result)))
+
+    def _put(self, picture: bytes) -> None:
+        self.picture.value = b"data:image/png;base64," + base64.b64encode(picture)
+
+    def _follow(self, _change) -> None:
+        try:
+            self._show()
+            self._problem = ""
+        except Exception as error:  # whatever it is: a traceback would take the place of the figure
+            self._problem = str(error) * isinstance(error, ValueError) or f"{type(error).__name__}: {error}"
+            self._put(png(self._figure(), 1))
+
+    def _figure(self) -> Figure:
+        figure = self._canvas.figure
+        return _sentence(self._problem, figure.get_size_inches()) if self._problem else figure
+
+    def __repr__(self) -> str:
+        return self._problem or self._alt
+
+    def _repr_mimebundle_(self, **kwargs) -> tuple[dict, dict]:
+        """The live widget, and the picture of this moment for readers without a kernel."""
+        data, metadata = bundle(png(self._figure()), repr(self), int(self.picture.width))
+        return super()._repr_mimebundle_(**kwargs) | data, metadata
+
+
+class Picture(ipywidgets.Image):
+    """An image with a title, which a screen reader reads: there is no alt attribute on an image widget.
+
+    The front end sets a title only on widgets that have a description, though it may be empty.
+    """
+
+    description = Unicode("").tag(sync=True)
+
+
+class _Canvas:
+    """A figure whose frame (axes, ticks, grid) is kept as pixels for as long as it stays the same.
+
+    Drawing the frame takes most of the time: with it kept, only what `draw` adds is drawn at each move.
+    """
+
+    def __init__(self, fig: Figure, axes: Axes | np.ndarray):
+        self.figure, self._axes = fig, axes
+        self._layout = fig.get_layout_engine()
+        fig.set_layout_engine("none")  # laid out only with a new frame
+        self._canvas = FigureCanvasAgg(fig)
+        self._frame = self._pixels = None
+
+    @style()
+    def paint(self, draw: Callable[[Any], None]) -> bytes:
+        """Empty the axes, draw, and return the picture as a PNG, one pixel for each pixel of a notebook."""
+        for ax in self.figure.axes:
+            _empty(ax)
+        draw(self._axes)
+        contents = [(ax, artist) for ax in self.figure.axes for artist in _contents(ax)]
+        contents += [(self.figure, text) for text in self.figure.texts]
+        frame = [self.figure.get_suptitle().count("\n"), *map(_frame, self.figure.axes)]
+        if frame != self._frame:
+            self._pixels = self._draw_frame([artist for _, artist in contents if artist.get_visible()])
+            self._frame = frame
+        self._canvas.restore_region(self._pixels)
+        for parent, artist in contents:
+            parent.draw_artist(artist)
+        file = io.BytesIO()
+        size, pixels = self._canvas.get_width_height(), self._canvas.buffer_rgba()
+        image = Image.frombuffer("RGBA", size, pixels, "raw", "RGBA", 0, 1).convert("RGB")
+        image.save(file, "png", compress_level=1)
+        return file.getvalue()
+
+    def _draw_frame(self, contents: list[Artist]):
+        self._layout.execute(self.figure)
+        for artist in contents:
+            artist.set_visible(False)
+        self._canvas.draw()
+        for artist in contents:
+            artist.set_visible(True)
+        return self._canvas.copy_from_bbox(self.figure.bbox)
+
+
+def _contents(ax: Axes) -> list[Artist]:
+    """What `draw` put into the axes, and the lines that bound them, in the order of drawing."""
+    groups = (ax.collections, ax.images, ax.patches, ax.lines, ax.artists, ax.tables, ax.texts)
+    legend = [ax.get_legend()] if ax.get_legend() else []
+    spines = ax.spines.values() if ax.axison else []
+    return sorted(chain(*groups, legend, spines), key=Artist.get_zorder)
+
+
+def _empty(ax: Axes) -> None:
+    """Take all contents out and forget their limits; `ax.clear()` would build a new frame, which takes longer."""
+    for artist in _contents(ax):
+        if not isinstance(artist, Spine):
+            artist.remove()
+    ax.containers.clear()
+    ax.relim()
+    ax.set_autoscale_on(True)
+    ax.set_prop_cycle(None)
+
+
+def _frame(ax: Axes) -> list:
+    """All that the look of the empty axes depends on: equal lists, equal pixels."""
+    looks = [ax.axison, *(ax.get_title(loc) for loc in ("left", "center", "right"))]
+    for axis in (ax.xaxis, ax.yaxis):
+        at = axis.get_majorticklocs()
+        names = axis.get_major_formatter().format_ticks(at)
+        minor = [*axis.get_minorticklocs()]
+        looks += [*axis.get_view_interval(), axis.get_scale(), axis.get_label_text(), [*at], names, minor]
+    return looks
+
+
+def _sentence(text: str, size: Sequence[float]) -> Figure:
+    fig = Figure(figsize=size, dpi=PIXELS_PER_INCH, facecolor="white")
+    fig.text(0.5, 0.5, textwrap.fill(text, 60), ha="center", va="center", fontsize=FONT, color=PALETTE["text"])
+    return fig
