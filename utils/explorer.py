@@ -102,7 +102,8 @@ class Explorer(ipywidgets.VBox):
             self._show()
             self._problem = ""
         except Exception as error:  # whatever it is: a traceback would take the place of the figure
-            self._problem = str(error) * isinstance(error, ValueError) or f"{type(error).__name__}: {error}"
+            sentence = str(error) if isinstance(error, ValueError) else ""
+            self._problem = sentence or f"{type(error).__name__}: {error}"
             self._put(png(self._figure(), 1))
 
     def _figure(self) -> Figure:
