@@ -1,0 +1,369 @@
+"""Measure this device's two ceilings: bytes per second and FLOP per second, by dtype.
+
+Bandwidth is the best of several plain kernels, so that the roof does not depend on the kernel judged by it:
+a sum (reads), a copy (reads and writes) and products of one row with large matrices (reads, as decode does).
+Arithmetic is the best of square matrix products. Rates come from the first quartile of the times: other
+programs only ever slow a run down, and the single fastest run may be luck.
+"""
+
+import itertools
+import math
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from utils import device as devices
+from utils.timing import Timing, interleave, ratio, time_call
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # where two are equally fast, the earlier is picked
+
+LEAST_BYTES = 1 << 30  # the working set of the bandwidth roof is at least this ...
+LEAST_CACHES = 4  # ... and this many times the last-level cache
+SETTLED = 0.05  # doubling the working set changes the rate by no more: the cache has no part in it
+TOLERANCE = 0.05  # a share this far over a measured ceiling can still be noise
+DRIFT = 0.10  # a ceiling that moved further is said
+TIE = 0.10  # rates this close are equal
+
+READ_S = 1.5  # time budgets: the bandwidth kernels of one dtype together,
+MATMUL_S = 0.2  # one size of square product,
+ROWS_S = 0.1  # one number of rows,
+CALL_S = 0.05  # and about the longest single call where its work can be divided
+NEXT_SIZE_S = 0.5  # a square product that would take longer is left out
+WARM_S = 1.0  # accelerators clock down when idle
+
+ROWS = tuple(2**k for k in range(11))  # 1 to 1024
+BLOCK = 1 << 22  # random normals made once and repeated: making gigabytes of them would take longer than reading
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What this device was measured to do at most. Dtypes go by torch's names, e.g. "bfloat16"."""
+
+    device_name: str
+    read_bytes_per_s: float  # the bandwidth roof, and
+    read_how: str  # the kernel that reached it: "sum", "copy", "one row, float32", ...
+    working_set_bytes: int
+    one_row_bytes_per_s: dict[str, float]  # weights read by F.linear of one row, as decode does it
+    flop_per_s: dict[str, float]  # best square product, and
+    flop_size: dict[str, int]  # its width
+    best_dtype: str  # most parameters per second in the product of one row
+    notes: tuple[str, ...]  # what a reader should know before trusting the figures; usually empty
+
+
+_measured: dict[tuple[str, int], Ceilings] = {}
+_row_curves: dict[tuple, list[float]] = {}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Torch's own name of a dtype, "float32" for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+# --- the two ceilings ---------------------------------------------------------------------------------
+
+
+def measure(device: torch.device, told: Callable[[str], object] = lambda part: None) -> Ceilings:
+    """Both ceilings of a device, measured once in a process for each number of threads.
+
+    `told` is called with the name of each part before it is measured, for a progress bar: `parts` says how
+    many there are. Takes tens of seconds on a small CPU; an interrupted measurement keeps nothing.
+    """
+    key = (str(device), torch.get_num_threads())
+    if key not in _measured:
+        _measured[key] = _freeing(_measure, device, told)
+    return _measured[key]
+
+
+def _measure(device: torch.device, told: Callable[[str], object]) -> Ceilings:
+    dtypes = [dtype for dtype in DTYPES if _runs(device, dtype)]
+    notes = [f"{dtype_name(d)} does not run on this device" for d in DTYPES if d not in dtypes]
+    _warm_clocks(device)
+
+    told("size of the working set")
+    nbytes, note = _working_set_bytes(device)
+    notes += [note] if note else []
+
+    reads: dict[str, tuple[int, Timing]] = {}
+    for dtype in dtypes:
+        told(f"bytes per second, {dtype_name(dtype)}")
+        reads |= _time_reads(device, dtype, nbytes, READ_S)
+    rates = {how: moved / timed.q1_s for how, (moved, timed) in reads.items()}
+    read_how = max(rates, key=rates.get)
+    if reads[read_how][1].noisy:
+        notes.append(f"the machine was busy while its bandwidth was measured: {reads[read_how][1]}")
+
+    products: dict[torch.dtype, tuple[float, int]] = {}
+    for dtype in dtypes:
+        told(f"FLOP per second, {dtype_name(dtype)}")
+        products[dtype] = _best_product(device, dtype)
+
+    one_row = {dtype: rates[f"one row, {dtype_name(dtype)}"] for dtype in dtypes}
+    flop_per_s = {dtype: rate for dtype, (rate, _) in products.items()}
+    return Ceilings(
+        device_name=devices.name(device),
+        read_bytes_per_s=rates[read_how],
+        read_how=read_how,
+        working_set_bytes=nbytes,
+        one_row_bytes_per_s={dtype_name(d): rate for d, rate in one_row.items()},
+        flop_per_s={dtype_name(d): rate for d, rate in flop_per_s.items()},
+        flop_size={dtype_name(d): n for d, (_, n) in products.items()},
+        best_dtype=dtype_name(_best_dtype(one_row, flop_per_s)),
+        notes=tuple(notes),
+    )
+
+
+def _runs(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the device multiplies in this dtype at all; how fast, the measurement tells."""
+    try:
+        F.linear(torch.ones(1, 8, device=device, dtype=dtype), torch.ones(8, 8, device=device, dtype=dtype))
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
+def _best_dtype(one_row: dict[torch.dtype, float], flop_per_s: dict[torch.dtype, float]) -> torch.dtype:
+    """The dtype that decodes fastest: a step reads every parameter, so bytes/s over the bytes of one.
+
+    Where that is a tie, the faster products decide (a T4 reads bfloat16 as fast as float16, but only
+    emulates its arithmetic), and where that is one too, the order of DTYPES.
+    """
+
+    def best(rates: dict[torch.dtype, float]) -> list[torch.dtype]:
+        return [dtype for dtype, rate in rates.items() if rate >= (1 - TIE) * max(rates.values())]
+
+    fastest = best({dtype: rate / dtype.itemsize for dtype, rate in one_row.items()})
+    return min(best({dtype: flop_per_s[dtype] for dtype in fastest}), key=DTYPES.index)
+
+
+def _warm_clocks(device: torch.device) -> None:
+    """Keep an accelerator busy until its clocks have risen."""
+    if device.type != "cpu":
+        a = torch.randn(2048, 2048, device=device)
+        time_call(lambda: F.linear(a, a), device, budget_s=WARM_S)
+
+
+# --- bytes per second ---------------------------------------------------------------------------------
+
+
+def _working_set_bytes(device: torch.device) -> tuple[int, str]:
+    """Bytes to stream so that the rate is the memory's, and a note if memory is too short to be sure."""
+    least = max(LEAST_BYTES, LEAST_CACHES * (devices.cache_bytes(device) or 0))
+    most = devices.free_bytes(device) // 2
+    nbytes, settled = settle(least, most, lambda n: _doubling_changes_rate(device, n))
+    if nbytes < least:
+        return nbytes, (
+            f"free memory allows a working set of {nbytes / 1e9:.2f} GB only, under the {least / 1e9:.2f} GB "
+            "that rule out the cache: the bandwidth roof may be too high"
+        )
+    if not settled:
+        return nbytes, (
+            f"the working set of {nbytes / 1e9:.2f} GB was not seen to be large enough, for want of free "
+            "memory to double it: the bandwidth roof may be too high"
+        )
+    return nbytes, ""
+
+
+def settle(least: int, most: int, change: Callable[[int], float]) -> tuple[int, bool]:
+    """The first of `least`, 2 `least`, 4 `least`, ... whose doubling does not change the rate, and True.
+
+    `change(n)` is the relative change of the rate from n to 2 n bytes. If 2 n exceeds `most`, the size
+    reached by then (or `most`, if that is less) and False.
+    """
+    nbytes = least
+    while 2 * nbytes <= most:
+        if abs(change(nbytes)) <= SETTLED:
+            return nbytes, True
+        nbytes *= 2
+    return min(nbytes, most), False
+
+
+def _doubling_changes_rate(device: torch.device, nbytes: int) -> float:
+    data = _normals(device, torch.float32, 2 * nbytes)
+    half = data[: len(data) // 2]
+    timed = interleave({"half": half.sum, "all": data.sum}, device, READ_S / 2)
+    return 2 / ratio(timed["all"], timed["half"]) - 1
+
+
+def _normals(device: torch.device, dtype: torch.dtype, nbytes: int) -> Tensor:
+    """About so many bytes of random normals, never less than 4 blocks of them. Zeros would run faster."""
+    block = torch.randn(BLOCK, device=device).to(dtype)
+    return block.repeat(max(4, nbytes // (BLOCK * dtype.itemsize)))
+
+
+def _time_reads(
+    device: torch.device, dtype: torch.dtype, nbytes: int, budget_s: float
+) -> dict[str, tuple[int, Timing]]:
+    """(bytes moved by a call, its timing) for each kernel of the bandwidth roof, taken in turns."""
+    data = _normals(device, dtype, nbytes)
+    half = len(data) // 2
+    weights = _square_weights(data)
+    x = torch.randn(1, weights.shape[-1], device=device).to(dtype)
+
+    name = dtype_name(dtype)
+    calls, moved = {}, {}
+    if dtype == torch.float32:  # a copy moves bytes, whatever they mean, and sums of others are no faster
+        calls = {"sum": data.sum, "copy": lambda: data[:half].copy_(data[half : 2 * half])}
+        moved = {"sum": data.nbytes, "copy": 2 * half * dtype.itemsize}
+    for how, product in {
+        f"one row, {name}": lambda w: F.linear(x, w),  # weights [out, in], as nn.Linear keeps them
+        f"one row, {name}, transposed": lambda w: x[:, : len(w)] @ w,  # weights [in, out]
+    }.items():
+        calls[how], count = _in_turn(product, weights, device)
+        moved[how] = count * weights[0].nbytes
+    timed = interleave(calls, device, budget_s, least=3, before=_flush(device))
+    return {how: (moved[how], timed[how]) for how in calls}
+
+
+def _square_weights(data: Tensor) -> Tensor:
+    """The data as square matrices, at least four of them, wide enough for a GPU where the data allow."""
+    width = 8192 if len(data) >= 4 * 8192**2 else 2048
+    return data[: len(data) // width**2 * width**2].view(-1, width, width)
+
+
+def _in_turn(
+    product: Callable[[Tensor], Tensor], weights: Tensor, device: torch.device
+) -> tuple[Callable[[], None], int]:
+    """A call that multiplies with the next few of the weights, and how many that is: about CALL_S of work.
+
+    The next call goes on where the last one ended, so that weights have left the cache when they come again.
+    """
+    turns = itertools.cycle(weights)
+    eighth = weights[0][: len(weights[0]) // 8]
+    probe_s = 8 * time_call(lambda: product(eighth), device, budget_s=CALL_S / 10, least=1).median_s
+    count = max(1, min(len(weights), int(CALL_S / probe_s)))
+
+    def call() -> None:
+        for _ in range(count):
+            product(next(turns))
+
+    return call, count
+
+
+def _flush(device: torch.device) -> Callable[[], object] | None:
+    """Something to run before each sample that leaves nothing of the working set in a GPU's L2 cache.
+
+    It reads, because a cache full of written lines would have to write them back during the sample.
+    """
+    cache = devices.cache_bytes(device) if device.type == "cuda" else None
+    return torch.ones(LEAST_CACHES * cache // 4, device=device).sum if cache else None
+
+
+# --- FLOP per second ----------------------------------------------------------------------------------
+
+
+def _best_product(device: torch.device, dtype: torch.dtype) -> tuple[float, int]:
+    """(FLOP/s, n) of the fastest product of two n x n matrices, n from 256 doubled while time and memory allow."""
+    best, n = (0.0, 0), 256
+    while 3 * n * n * dtype.itemsize <= devices.free_bytes(device) // 2:
+        a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+        took_s = time_call(lambda a=a, b=b: F.linear(a, b), device, MATMUL_S, least=3).q1_s
+        best = max(best, (2 * n**3 / took_s, n))
+        if 8 * took_s > NEXT_SIZE_S or n == 16384:
+            break
+        n *= 2
+    return best
+
+
+def rows_flop_per_s(device: torch.device, dtype: torch.dtype, inner: int = 2048) -> Callable[[int], float]:
+    """FLOP/s of this machine's products of a number of rows with weights larger than its cache.
+
+    Few rows run below both roofs where a library has no kernel made for them (most on a CPU). Measured with
+    F.linear at 1, 2, 4, ..., 1024 rows, interpolated on logarithms, flat beyond; kept for the process.
+    """
+    key = (str(device), torch.get_num_threads(), dtype, inner)
+    if key not in _row_curves:
+        _row_curves[key] = _freeing(_row_rates, device, dtype, inner)
+    rates = _row_curves[key]
+
+    def flop_per_s(rows: int) -> float:
+        if not rows >= 1:
+            raise ValueError(f"A product needs at least one row, not {rows}.")
+        return math.exp(np.interp(math.log(rows), np.log(ROWS[: len(rates)]), np.log(rates)))
+
+    return flop_per_s
+
+
+def _row_rates(device: torch.device, dtype: torch.dtype, inner: int) -> list[float]:
+    """FLOP/s for each of ROWS, or the first of them where more would take too long."""
+    nbytes = max(LEAST_BYTES, LEAST_CACHES * (devices.cache_bytes(device) or 0))
+    data = _normals(device, dtype, min(nbytes, devices.free_bytes(device) // 2))
+    weights = data[: len(data) // (2048 * inner) * 2048 * inner].view(-1, 2048, inner)
+    rates: list[float] = []
+    for rows in ROWS:
+        x = torch.randn(rows, inner, device=device).to(dtype)
+        call, count = _in_turn(lambda w, x=x: F.linear(x, w), weights, device)
+        took_s = time_call(call, device, ROWS_S, least=3).q1_s
+        rates.append(2 * rows * inner * 2048 * count / took_s)
+        if took_s > NEXT_SIZE_S:
+            break
+    return rates
+
+
+# --- using them ---------------------------------------------------------------------------------------
+
+
+class Share(float):
+    """A share of a measured ceiling: a float that knows when it cannot be true."""
+
+    @property
+    def error(self) -> bool:
+        """Whether it lies so far over the ceiling that something was measured wrongly."""
+        return self > 1 + TOLERANCE
+
+    def __str__(self) -> str:
+        """The share in percent, with the reason to distrust it."""
+        return f"{self:.0%}" + (" of a ceiling: an error of measurement" if self.error else "")
+
+
+def share_of_ceiling(achieved: float, ceiling: float) -> Share:
+    """Which share of a measured ceiling was achieved, both in the same unit (bytes/s or FLOP/s).
+
+    Nothing runs faster than the fastest there is: over 105 % the share's `error` is True, and it is no
+    result (the timer did not wait, the data lay in a cache, or the ceiling is another dtype's). Raises
+    ValueError for a rate below zero, a ceiling that is not positive, or one that is not a number.
+    """
+    if not (achieved >= 0 and 0 < ceiling < math.inf):
+        raise ValueError(f"A share needs a rate and a positive ceiling, not {achieved} of {ceiling}.")
+    return Share(achieved / ceiling)
+
+
+def drift(ceilings: Ceilings, device: torch.device) -> float:
+    """How far the bandwidth roof has moved since it was measured: -0.2 if it has lost a fifth."""
+    dtype = next((d for d in DTYPES if dtype_name(d) in ceilings.read_how), torch.float32)
+    reads = _freeing(_time_reads, device, dtype, ceilings.working_set_bytes, READ_S)
+    moved, timed = reads[ceilings.read_how]
+    return moved / timed.q1_s / ceilings.read_bytes_per_s - 1
+
+
+def drift_in_words(moved: float) -> str:
+    """One line on a drift: whether figures taken at the two ends may be compared."""
+    if abs(moved) <= DRIFT:
+        return f"The bandwidth roof held: {moved:+.0%} since it was measured."
+    return (
+        f"The bandwidth roof moved by {moved:+.0%} since it was measured (battery, heat, or other programs): "
+        "compare figures from before and after with care, or restart and measure again."
+    )
+
+
+def cache_label(nbytes: float, cache: int | None) -> str:
+    """Where data of this size lie when they are read again and again; a cached rate may exceed the roof."""
+    if cache is None:
+        return "cache size unknown"
+    return "in cache" if nbytes < cache else "partly in cache" if nbytes < LEAST_CACHES * cache else "in memory"
+
+
+def _freeing(work: Callable, *args: object) -> object:
+    """Run a measurement; if it is interrupted, let go of its memory though the traceback is kept.
+
+    A notebook keeps the last traceback, its frames keep their variables, and these are gigabytes.
+    """
+    try:
+        return work(*args)
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)
+        raise
