@@ -17,7 +17,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.spines import Spine
 from PIL import Image
 from traitlets import Unicode
 
@@ -68,6 +67,8 @@ def explorer(
     for name, control in controls.items():
         if not isinstance(control, ipywidgets.ValueWidget):
             raise TypeError(f"{name} = {control!r} is no control: make it with slider(...) or choice(...)")
+    if not alt.strip():
+        raise ValueError("an explorer needs an alternative text: one sentence that says what is drawn")
     return Explorer(compute, draw, alt, title, size, widths, controls)
 
 
@@ -144,17 +145,20 @@ class _Canvas:
     @style()
     def paint(self, draw: Callable[[Any], None]) -> bytes:
         """Empty the axes, draw, and return the picture as a PNG, one pixel for each pixel of a notebook."""
+        own = list(np.ravel(self._axes))
         for ax in self.figure.axes:
-            _empty(ax)
+            ax.clear() if ax in own else ax.remove()  # a twin of the last drawing goes
         draw(self._axes)
-        contents = [(ax, artist) for ax in self.figure.axes for artist in _contents(ax)]
-        contents += [(self.figure, text) for text in self.figure.texts]
-        frame = [self.figure.get_suptitle().count("\n"), *map(_frame, self.figure.axes)]
-        if frame != self._frame:
-            self._pixels = self._draw_frame([artist for _, artist in contents if artist.get_visible()])
-            self._frame = frame
+        axes = self.figure.axes
+        contents = [(ax, artist) for ax in axes for artist in _contents(ax)]
+        above = [(ax, artist) for ax, artist in contents if artist.get_zorder() >= ax.xaxis.get_zorder()]
+        below = len(contents) > len(above)
+        above += [(self.figure, text) for text in self.figure.texts]
+        frame = [self.figure.get_suptitle().count("\n"), *map(_frame, axes)]
+        if below or frame != self._frame:
+            self._frame, self._pixels = frame, self._draw_frame([artist for _, artist in above])
         self._canvas.restore_region(self._pixels)
-        for parent, artist in contents:
+        for parent, artist in above:
             parent.draw_artist(artist)
         file = io.BytesIO()
         size, pixels = self._canvas.get_width_height(), self._canvas.buffer_rgba()
@@ -162,33 +166,24 @@ class _Canvas:
         image.save(file, "png", compress_level=1)
         return file.getvalue()
 
-    def _draw_frame(self, contents: list[Artist]):
+    def _draw_frame(self, above: list[Artist]):
+        """Lay out the figure and draw all but what lies above the grid."""
         self._layout.execute(self.figure)
-        for artist in contents:
+        hidden = [artist for artist in above if artist.get_visible()]
+        for artist in hidden:
             artist.set_visible(False)
         self._canvas.draw()
-        for artist in contents:
+        for artist in hidden:
             artist.set_visible(True)
         return self._canvas.copy_from_bbox(self.figure.bbox)
 
 
 def _contents(ax: Axes) -> list[Artist]:
     """What `draw` put into the axes, and the lines that bound them, in the order of drawing."""
-    groups = (ax.collections, ax.images, ax.patches, ax.lines, ax.artists, ax.tables, ax.texts)
+    groups = (ax.collections, ax.images, ax.patches, ax.lines, ax.artists, ax.tables, ax.texts, ax.child_axes)
     legend = [ax.get_legend()] if ax.get_legend() else []
     spines = ax.spines.values() if ax.axison else []
     return sorted(chain(*groups, legend, spines), key=Artist.get_zorder)
-
-
-def _empty(ax: Axes) -> None:
-    """Take all contents out and forget their limits; `ax.clear()` would build a new frame, which takes longer."""
-    for artist in _contents(ax):
-        if not isinstance(artist, Spine):
-            artist.remove()
-    ax.containers.clear()
-    ax.relim()
-    ax.set_autoscale_on(True)
-    ax.set_prop_cycle(None)
 
 
 def _frame(ax: Axes) -> list:

@@ -1,0 +1,261 @@
+"""Sliders around a figure: each picture is the figure at these values, and nothing else ever takes its place."""
+
+import base64
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import ipywidgets
+import nbformat
+import numpy as np
+import pytest
+from PIL import Image
+
+from utils import plots
+from utils.explorer import _Canvas, choice, explorer, slider
+
+ROOT = Path(__file__).resolve().parent.parent
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def draw_roofline(ax, rows):
+    plots.predicted(ax, [1, 300, 10_000], [1, 300, 300], text="roof")
+    plots.measured(ax, [rows], [min(rows, 300)], "bandwidth", text=f"{rows} rows")
+    ax.axvspan(1, rows, color=plots.colour("idle"), zorder=0)  # below the grid
+    ax.set(xscale="log", yscale="log", xlim=(0.5, 2e4), ylim=(0.5, 1e3), xlabel="rows", ylabel="TFLOP/s")
+    plots.unit_ticks(ax.xaxis)
+
+
+def draw_bars(ax, rows):  # limits, names and their order follow the values
+    ax.barh([f"{rows} rows", "a token", "b"], [rows, 1, 2])
+    ax.invert_yaxis()
+
+
+def draw_pair(axes, rows):
+    draw_bars(axes[0], rows)
+    axes[0].legend(["a bar"], loc="lower right")
+    axes[1].plot([0, rows], [rows**2, 0])
+    twin = axes[1].twinx()
+    twin.plot([0, rows], [0, 1 / rows])
+    twin.grid(visible=False)
+    if rows > 10:
+        axes[1].set(xscale="log", title="many rows")
+        axes[1].text(rows, 0, "here")
+    plots.message(axes[0], f"A title with {rows} rows, " + (rows % 60) * "long ")
+
+
+def draw_nothing(ax, rows):
+    ax.set_axis_off()
+
+
+FIGURES = {draw_roofline: (1,), draw_bars: (1,), draw_pair: (2, 1), draw_nothing: (1,)}
+
+
+def make(draw=draw_roofline, compute=lambda rows: rows, **kwargs):
+    values = {"rows": slider("Rows", [1, 8, 64, 512], readout="{:,} rows")} | kwargs
+    return explorer(compute, draw, "A dot below a roof.", widths=FIGURES[draw], **values)
+
+
+def move(widget, name="Rows", to=0):
+    (control,) = (c for c in widget.children[0].children if c.description == name)
+    control.index = to
+
+
+def picture(widget) -> np.ndarray:
+    head, data = bytes(widget.picture.value).split(b",", 1)
+    assert head == b"data:image/png;base64"
+    return pixels(base64.b64decode(data))
+
+
+def pixels(png: bytes) -> np.ndarray:
+    return np.array(Image.open(io.BytesIO(png)).convert("RGB")).astype(int)
+
+
+def still(draw, rows) -> np.ndarray:
+    """The same figure drawn by itself, whole."""
+    fig, axes = plots.figure(widths=FIGURES[draw])
+    with plots.style():
+        draw(axes, rows)
+    return pixels(plots.png(fig, 1))
+
+
+@pytest.mark.parametrize("draw", FIGURES)
+def test_after_any_moves_the_picture_is_the_figure_drawn_from_scratch(draw):
+    widget = make(draw)
+    for index in (3, 1, 2, 0):
+        move(widget, to=index)
+        difference = np.abs(picture(widget) - still(draw, (1, 8, 64, 512)[index])).max(axis=2)
+        # Glyphs may be placed a hundredth of a pixel apart; nothing is missing, left over or moved.
+        assert (difference > 60).mean() < 1e-4
+    assert picture(widget).shape == (480, 900, 3)
+
+
+def test_the_frame_is_drawn_once_while_it_stays_the_same(monkeypatch):
+    frames = []
+    drawn = _Canvas._draw_frame
+    monkeypatch.setattr(_Canvas, "_draw_frame", lambda *args: frames.append(1) or drawn(*args))
+
+    def draw(ax, rows):
+        ax.plot([0, rows], [0, 1])
+        ax.set(xlim=(0, 1000 if rows < 512 else 2000), ylim=(0, 1))
+
+    widget = explorer(lambda rows: rows, draw, "A line.", rows=slider("Rows", [1, 8, 64, 512]))
+    for index in (1, 2, 1):
+        move(widget, to=index)
+    assert len(frames) == 1
+    move(widget, to=3)
+    assert len(frames) == 2, "new limits need a new frame"
+
+
+def test_values_reach_compute_by_name_and_its_result_reaches_draw():
+    seen = []
+    widget = explorer(
+        lambda **values: values,
+        lambda ax, result: seen.append(result),
+        "Nothing.",
+        rows=slider("Rows", [1, 8, 64], start=8),
+        chip=choice("Chip", ["H100 SXM", "T4"], start="T4"),
+    )
+    move(widget, "Chip", 0)
+    move(widget, "Rows", 2)
+    assert seen == [
+        {"rows": 8, "chip": "T4"},
+        {"rows": 8, "chip": "H100 SXM"},
+        {"rows": 64, "chip": "H100 SXM"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ValueError("64 rows do not fit: take fewer."), "64 rows do not fit: take fewer."),
+        (KeyError("T4"), "KeyError: 'T4'"),
+        (ValueError(), "ValueError: "),
+    ],
+)
+def test_an_error_takes_the_figures_place_as_a_sentence_and_the_widget_lives_on(error, says, capsys):
+    def compute(rows):
+        if rows == 64:
+            raise error
+        return rows
+
+    widget = make(compute=compute)
+    before = picture(widget)
+    move(widget, to=2)
+    assert repr(widget) == says
+    assert picture(widget).shape == before.shape
+    # A white page with a line of text: dark pixels in the middle, none elsewhere.
+    dark = (picture(widget) < 128).all(axis=2)
+    assert dark[200:280].any() and not dark[:200].any() and not dark[280:].any()
+    assert widget._repr_mimebundle_()[0]["text/plain"] == says, "compared when the notebook is tested"
+    move(widget, to=0)
+    assert repr(widget) == "A dot below a roof."
+    assert np.array_equal(picture(widget), before)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_error_in_the_drawing_is_shown_too():
+    widget = explorer(
+        lambda rows: 1 / rows, lambda ax, x: ax.plot(1 / (1 - x)), "A dot.", rows=slider("Rows", [2, 1, 4])
+    )
+    move(widget, to=1)
+    assert repr(widget).startswith("ZeroDivisionError: ")
+
+
+def test_an_error_at_the_start_is_the_authors_and_is_raised():
+    def broken(rows):
+        raise ValueError("no such row")
+
+    with pytest.raises(ValueError, match="no such row"):
+        make(compute=broken)
+
+
+def test_it_is_displayed_as_a_live_widget_and_as_the_picture_of_this_moment():
+    widget = make()
+    move(widget, to=2)
+    data, metadata = widget._repr_mimebundle_()
+    assert data[VIEW]["model_id"] == widget.model_id
+    saved = pixels(base64.b64decode(data["image/png"]))
+    assert saved.shape == (960, 1800, 3), "twice as sharp: it is not exchanged while a key is held"
+    small = np.array(Image.fromarray(saved.astype(np.uint8)).resize((900, 480), Image.Resampling.BOX)).astype(int)
+    assert np.abs(small - picture(widget)).mean() < 2
+    assert data["text/plain"] == metadata["image/png"]["alt"] == "A dot below a roof."
+
+
+def test_the_words_are_the_same_for_the_same_explorer():
+    one, other = make(), make()
+    assert repr(one) == repr(other)
+    assert one._repr_mimebundle_()[0]["text/plain"] == other._repr_mimebundle_()[0]["text/plain"]
+
+
+def test_a_screen_reader_finds_words_and_the_size_is_fixed_before_the_picture_is_there():
+    state = make().picture.get_state()
+    assert state["tooltip"] == "A dot below a roof."
+    # Without a description trait the front end fails to make the image: see Picture.
+    assert state["description"] == ""
+    assert (state["width"], state["height"]) == ("900", "480")
+
+
+def test_a_slider_is_evenly_spaced_over_its_values_and_says_what_they_are():
+    control = slider("Context", [512, 2048, 131_072], start=2048, readout="{:,} tokens")
+    assert (control.value, control.index) == (2048, 1)
+    texts = [text for text, _ in control.options]
+    assert [text.strip("\N{FIGURE SPACE}") for text in texts] == ["512 tokens", "2,048 tokens", "131,072 tokens"]
+    assert len({len(text) for text in texts}) == 1
+    with pytest.raises(Exception, match="not found"):
+        slider("Context", [512, 2048], start=1000)
+
+
+def test_descriptions_get_the_room_that_they_need():
+    widget = make(price=slider("Price of an hour, in dollars", [4, 8]), compute=lambda rows, price: rows)
+    for control in widget.children[0].children:
+        assert control.style.description_width == "29ch"
+
+
+def test_what_is_no_control_is_refused_by_name():
+    with pytest.raises(TypeError, match="rows = 8 is no control"):
+        explorer(lambda rows: rows, draw_roofline, "A dot.", rows=8)
+    with pytest.raises(ValueError, match="alternative text"):
+        explorer(lambda rows: rows, draw_bars, " ", rows=slider("Rows", [1]))
+
+
+def test_any_core_widget_with_a_value_can_be_a_control():
+    widget = make(compute=lambda rows, exact: rows + exact, exact=ipywidgets.Checkbox(description="Exact"))
+    widget.children[0].children[1].value = True
+    assert np.array_equal(picture(widget), picture(make(compute=lambda rows: rows + 1)))
+
+
+CELLS = """
+from utils.explorer import explorer, slider
+explorer(lambda rows: rows, lambda ax, y: ax.plot([0, y]), "A line.", rows=slider("Rows", [1, 8, 64]))
+"""
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELLS, id="line")])
+    file = tmp_path_factory.mktemp("notebooks") / "line.ipynb"
+    nbformat.write(notebook, file)
+    run("tests/execute.py", file)
+    return file
+
+
+def run(*args):
+    done = subprocess.run([sys.executable, *map(str, args)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_notebook_with_an_explorer_is_compared_strictly_and_passes(executed):
+    run("-m", "pytest", "-p", "no:cacheprovider", "--nbval", "--nbval-current-env", executed)
+    notebook = json.loads(executed.read_text())
+    assert "widgets" not in notebook["metadata"]
+    (output,) = notebook["cells"][0]["outputs"]
+    assert set(output["data"]) == {VIEW, "image/png", "text/plain"}
+
+
+def test_a_page_made_by_nbconvert_shows_the_picture_once(executed):
+    page = run("-m", "nbconvert", "--to", "html", "--stdout", executed)
+    assert page.count("<img") == 1
