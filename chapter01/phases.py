@@ -1,0 +1,446 @@
+"""Notebook 02, prefill and decode: one pass seen matrix by matrix, foretold from measured speeds, and timed.
+
+A pass is named by three numbers: `batch` sequences bring `new` tokens each after `context` cached ones. Prefill has
+many new tokens, decode has one. The predicates at the end turn measured numbers into the verdicts that the notebook
+prints.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, product
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chapter01.loop import device_of, new_cache
+from utils import ceilings as ceilings_
+from utils.ceilings import Ceilings, dtype_name
+from utils.counts import Module, forward_pass
+from utils.decoder import Decoder, attend
+from utils.models import Shape
+from utils.roofline import Prediction, predict
+from utils.timing import Timing, interleave, time_call
+from utils.weights import random_decoder
+
+# --- one pass, matrix by matrix --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Product:
+    """One kind of matrix product of a real pass: the shapes that its tensors had, and how often it ran."""
+
+    name: str
+    times: int
+    input: tuple[int, ...]  # [batch, rows of each, inner]
+    weight: tuple[int, ...]  # [outer, inner], as nn.Linear keeps it
+    output: tuple[int, ...]
+    bytes_per_number: int
+
+    @property
+    def flops(self) -> int:
+        """Of one product: a multiplication and an addition for each weight and row."""
+        outer, inner = self.weight
+        return 2 * _numbers(self.input) // inner * inner * outer
+
+    @property
+    def bytes(self) -> int:
+        """Of one product: input and weight read, output written, each once."""
+        return self.bytes_per_number * sum(map(_numbers, (self.input, self.weight, self.output)))
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte."""
+        return self.flops / self.bytes
+
+
+def trace(model: Decoder, tokens: Tensor) -> list[Product]:
+    """Run tokens [batch, new] through the model and note every matrix product, in the order of the pass."""
+    seen: Counter[tuple] = Counter()
+
+    def note(name: str) -> Callable:
+        def hook(linear: nn.Linear, inputs: tuple[Tensor], output: Tensor) -> None:
+            shapes = (tuple(t.shape) for t in (inputs[0], linear.weight, output))
+            seen[(name, *shapes, linear.weight.element_size())] += 1
+
+        return hook
+
+    linears = {path: part for path, part in model.named_modules() if isinstance(part, nn.Linear)}
+    hooks = [part.register_forward_hook(note(path.split(".")[-1])) for path, part in linears.items()]
+    try:
+        model(tokens, new_cache(model, tokens.shape[1], tokens.shape[0]))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [Product(name, times, *sizes) for (name, *sizes), times in seen.items()]
+
+
+def trace_table(products: Sequence[Product]) -> str:
+    """The products as a table in plain text, with a last line for the whole pass."""
+    columns = ("product", "times", "input", "weight", "output", "MFLOP", "MB", "FLOP/B")
+    head = "{:8} {:>5}  {:>14}  {:>13}  {:>16} {:>10} {:>8} {:>7}".format(*columns)
+    lines = [head, "-" * len(head)]
+    for p in products:
+        sizes = f"{_size(p.input):>14}  {_size(p.weight):>13}  {_size(p.output):>16}"
+        lines.append(f"{p.name:8} {p.times:5}  {sizes} {p.flops / 1e6:10,.1f} {p.bytes / 1e6:8.1f} {p.intensity:7.2f}")
+    flops, moved = (sum(p.times * getattr(p, what) for p in products) for what in ("flops", "bytes"))
+    whole = f"{'whole':8} {sum(p.times for p in products):5}  {'':14}  {'':13}  {'':16}"
+    return "\n".join([*lines, f"{whole} {flops / 1e6:10,.1f} {moved / 1e6:8.1f} {flops / moved:7.2f}"])
+
+
+def counted_alike(products: Iterable[Product], modules: Iterable[Module]) -> bool:
+    """Whether the real pass had just the products that `counts.forward_pass` foretells, with its FLOPs and bytes."""
+    real = {p.name: (p.times, p.flops, p.bytes) for p in products}
+    return real == {m.name: (m.times, m.flops, m.bytes) for m in modules if m.kind == "matmul"}
+
+
+def _numbers(size: tuple[int, ...]) -> int:
+    return int(np.prod(size, dtype=np.int64))
+
+
+def _size(size: tuple[int, ...]) -> str:
+    return "[" + ", ".join(map(str, size)) + "]"
+
+
+# --- timing passes ---------------------------------------------------------------------------------------------------
+
+
+def ready(model: Decoder, batch: int, new: int, context: int) -> Callable[[], None]:
+    """A pass to be timed: random tokens behind a cache filled with random normals."""
+    cache = new_cache(model, context + new, batch)
+    cache.k.normal_()
+    cache.v.normal_()
+    tokens = torch.randint(model.shape.vocab, (batch, new), device=device_of(model))
+
+    def call() -> None:
+        cache.used = context
+        model(tokens, cache)
+
+    return call
+
+
+def time_phases(model: Decoder, short: int = 128, long: int = 512, budget_s: float = 4.0) -> dict[str, Timing]:
+    """Prefill of a short and a long prompt, one token and eight tokens behind them, taken in turns.
+
+    Keys: "prefill short", "prefill long", "decode short", "decode long", "eight".
+    """
+    calls = {
+        "prefill short": ready(model, 1, short, 0),
+        "prefill long": ready(model, 1, long, 0),
+        "decode short": ready(model, 1, 1, short),
+        "decode long": ready(model, 1, 1, long),
+        "eight": ready(model, 1, 8, long),
+    }
+    return interleave(calls, device_of(model), budget_s, least=3)
+
+
+SWEEP = tuple(2**k for k in range(11))  # 1 to 1,024 new tokens
+
+
+def sweep(model: Decoder, new_tokens: Iterable[int] = SWEEP, told: Callable[[int], object] = lambda new: None):
+    """Timings of passes with so many new tokens each, {new tokens: Timing}; `told` hears of each before it runs."""
+    timings = {}
+    for new in new_tokens:
+        told(new)
+        timings[new] = time_call(ready(model, 1, new, 0), device_of(model), budget_s=0.25, least=1 if new > 300 else 3)
+    return timings
+
+
+def time_products(model: Decoder, rows: int, budget_s: float = 0.5) -> dict[str, Timing]:
+    """Each kind of matrix product alone, over the weights of all layers, with `rows` rows (the head: with one).
+
+    Keys as in `trace`; a timing is of all instances together.
+    """
+    kinds: dict[str, list[Tensor]] = {}
+    for path, part in model.named_modules():
+        if isinstance(part, nn.Linear):
+            kinds.setdefault(path.split(".")[-1], []).append(part.weight)
+
+    def run(name: str, weights: list[Tensor]) -> Callable[[], None]:
+        x = torch.randn(1 if name == "head" else rows, weights[0].shape[1]).to(weights[0])
+
+        def call() -> None:
+            for weight in weights:
+                F.linear(x, weight)
+
+        return call
+
+    calls = {name: run(name, weights) for name, weights in kinds.items()}
+    return interleave(calls, device_of(model), budget_s, least=2)
+
+
+def time_batching(model: Decoder, batch: int = 16, context: int = 1024, budget_s: float = 1.0) -> dict[str, Timing]:
+    """Attention alone and matrix products alone of one decode step, for one sequence and for `batch`, in turns.
+
+    Keys: "attention 1", "attention N", "products 1", "products N"; each over all layers.
+    """
+    weights = [part.weight for layer in model.layers for part in layer.modules() if isinstance(part, nn.Linear)]
+
+    def attention(batch: int) -> Callable[[], None]:
+        return _attention(model.shape, device_of(model), weights[0].dtype, batch, 1, context)
+
+    def products(batch: int) -> Callable[[], None]:
+        inputs = {width: torch.randn(batch, width).to(weights[0]) for width in {w.shape[1] for w in weights}}
+
+        def call() -> None:
+            for weight in weights:
+                F.linear(inputs[weight.shape[1]], weight)
+
+        return call
+
+    calls = {"attention 1": attention(1), "attention N": attention(batch)}
+    calls |= {"products 1": products(1), "products N": products(batch)}
+    return interleave(calls, device_of(model), budget_s, least=3)
+
+
+# --- this machine's speeds: all that a prediction needs, measured outside of the pass that it foretells ---------------
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """Two roofs, and how near to them this machine's kernels come. FLOP/s and bytes/s of one dtype."""
+
+    bytes_per_number: int
+    flop_per_s: float  # roof
+    read_bytes_per_s: float  # roof
+    matmul_flop_per_s: Callable[[int], float]  # of a product, by its rows
+    attention_flop_per_s: Callable[[int], float]  # of attention, by the new tokens of each sequence
+    elementwise_bytes_per_s: float  # of norms, rotations, gates and additions
+    overhead_s: float  # of one pass: Python, dispatch, launches
+    overlap: bool  # launches run ahead of the execution (a GPU)
+
+
+def measure_speeds(model: Decoder, ceilings: Ceilings) -> Speeds:
+    """What foretells passes of decoders of this shape here, from loose tensors and two hollow models: seconds of work.
+
+    Only the shape, the device and the dtype of `model` count. Nothing is fitted to a pass of it.
+    """
+    shape, device, dtype = model.shape, device_of(model), model.embed.weight.dtype
+    per_layer_s = time_overhead(shape, device, dtype)
+    return Speeds(
+        bytes_per_number=dtype.itemsize,
+        flop_per_s=ceilings.flop_per_s[dtype_name(dtype)],
+        read_bytes_per_s=ceilings.read_bytes_per_s,
+        matmul_flop_per_s=ceilings_.rows_flop_per_s(device, dtype, shape.hidden),
+        attention_flop_per_s=attention_speed(shape, device, dtype),
+        elementwise_bytes_per_s=elementwise_speed(shape, device, dtype),
+        overhead_s=per_layer_s,
+        overlap=device.type != "cpu",
+    )
+
+
+def time_overhead(shape: Shape, device: torch.device, dtype: torch.dtype, budget_s: float = 2.0) -> float:
+    """Seconds that a pass takes whatever its size: an almost empty model of the same depth, timed.
+
+    On a CPU the weights of a real pass sweep the interpreter's own data out of the cache, and every call after that
+    takes about twice as long. So the empty model reads a block of memory before each product, and the time of reading
+    the same blocks alone is taken off again.
+    """
+    empty = random_decoder(replace(shape, hidden=8, heads=1, kv_heads=1, head_dim=8, ffn=8, vocab=8), device, dtype)
+    call = ready(empty, 1, 1, 0)
+    if device.type != "cpu":
+        return time_call(call, device, budget_s / 4).median_s
+    linears = [part for part in empty.modules() if isinstance(part, nn.Linear)]
+    blocks = torch.randn(64, SWEPT_BYTES // 4)
+    turn = cycle(blocks)
+
+    def reads() -> None:
+        for _ in linears:
+            next(turn).sum()
+
+    def read_first(linear: nn.Linear, inputs: tuple[Tensor]) -> None:
+        next(turn).sum()
+
+    for linear in linears:
+        linear.register_forward_pre_hook(read_first)
+    timings = interleave({"both": call, "reads": reads}, device, budget_s)
+    both, alone = timings["both"].samples_s, timings["reads"].samples_s
+    return max(0.0, statistics.median(b - a for b, a in zip(both, alone, strict=True)))
+
+
+SWEPT_BYTES = 4 << 20  # read before each product: about what one weight matrix of the embedded model takes
+ATTENTION_NEW = (1, 8, 64, 512)
+ATTENTION_CONTEXT = 512
+
+
+def attention_speed(shape: Shape, device: torch.device, dtype: torch.dtype) -> Callable[[int], float]:
+    """FLOP/s of attention alone by the number of new tokens, masked pairs counted; interpolated on logarithms."""
+    rates = []
+    for new in ATTENTION_NEW:
+        call = _attention(shape, device, dtype, 1, new, ATTENTION_CONTEXT)
+        took_s = time_call(call, device, budget_s=0.15, least=3).q1_s
+        counted = {m.name: m for m in forward_pass(shape, 1, new, ATTENTION_CONTEXT)}["attention"]
+        rates.append(counted.times * counted.flops / took_s)
+    return lambda new: float(np.exp(np.interp(np.log(new), np.log(ATTENTION_NEW), np.log(rates))))
+
+
+def _attention(
+    shape: Shape, device: torch.device, dtype: torch.dtype, batch: int, new: int, context: int
+) -> Callable[[], None]:
+    """Attention alone, once for each layer, each with keys and values of its own."""
+    q = torch.randn(batch, shape.heads, new, shape.head_dim, device=device).to(dtype)
+    size = (shape.layers, 2, batch, shape.kv_heads, context + new, shape.head_dim)
+    cache = torch.randn(size, device=device).to(dtype)
+
+    def call() -> None:
+        for k, v in cache:
+            attend(q, k, v)
+
+    return call
+
+
+class _Given(nn.Module):
+    """In place of a matrix product: hands out a ready result of the right shape."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.outer, self.results = linear.out_features, {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = (*x.shape[:-1], self.outer)
+        if size not in self.results:
+            self.results[size] = torch.randn(size, device=x.device).to(x.dtype)
+        return self.results[size]
+
+
+def hollow(shape: Shape, device: torch.device, dtype: torch.dtype) -> Decoder:
+    """A decoder of that shape without its matrix products: norms, rotations, attention and gates are real."""
+    model = random_decoder(replace(shape, vocab=8), device, dtype)
+    for part in [model, *model.modules()]:
+        for name, child in list(part.named_children()):
+            if isinstance(child, nn.Linear):
+                setattr(part, name, _Given(child))
+    return model
+
+
+def elementwise_speed(shape: Shape, device: torch.device, dtype: torch.dtype, rows: int = 256) -> float:
+    """Bytes/s of all that is neither product nor attention, in the bytes that `counts` allows it.
+
+    From two layers of a hollow model: what `rows` tokens take more than one, less the attention of both.
+    """
+    few = replace(shape, layers=2)
+    model = hollow(few, device, dtype)
+    calls = {f"pass {n}": ready(model, 1, n, 0) for n in (1, rows)}
+    calls |= {f"attention {n}": _attention(few, device, dtype, 1, n, 0) for n in (1, rows)}
+    took_s = {name: timing.q1_s for name, timing in interleave(calls, device, 0.5).items()}
+    extra_s = took_s[f"pass {rows}"] - took_s["pass 1"] - took_s[f"attention {rows}"] + took_s["attention 1"]
+    width = dtype.itemsize
+    many, one = (
+        sum(m.times * m.bytes for m in forward_pass(few, 1, n, 0, width, width, width) if m.name == "elementwise")
+        for n in (rows, 1)
+    )
+    return (many - one) / max(extra_s, 0.05 * took_s[f"pass {rows}"])
+
+
+# --- predictions -----------------------------------------------------------------------------------------------------
+
+
+def floor(shape: Shape, speeds: Speeds, batch: int, new: int, context: int) -> Prediction:
+    """The least time of a pass under the two roofs of this machine, by what binds it; no overhead, ideal kernels."""
+    return predict(_modules(shape, speeds, batch, new, context), speeds.flop_per_s, speeds.read_bytes_per_s)
+
+
+def foretell(shape: Shape, speeds: Speeds, batch: int, new: int, context: int) -> float:
+    """Seconds of a pass with this machine's own kernels and overhead."""
+    parts = foretell_parts(shape, speeds, batch, new, context)
+    overhead_s = parts.pop("overhead")
+    executing_s = sum(parts.values())
+    return max(executing_s, overhead_s) if speeds.overlap else executing_s + overhead_s
+
+
+def foretell_parts(shape: Shape, speeds: Speeds, batch: int, new: int, context: int) -> dict[str, float]:
+    """The parts of `foretell` in seconds: "matmul", "attention", "other", "overhead"."""
+    seconds = {"matmul": 0.0, "attention": 0.0, "other": 0.0, "overhead": speeds.overhead_s}
+    for m in _modules(shape, speeds, batch, new, context):
+        read_bytes_per_s = speeds.read_bytes_per_s
+        if m.kind == "matmul":
+            flop_per_s = speeds.matmul_flop_per_s(m.rows)
+        elif m.kind == "attention":
+            flop_per_s = speeds.attention_flop_per_s(new)
+        else:
+            flop_per_s, read_bytes_per_s = speeds.flop_per_s, speeds.elementwise_bytes_per_s
+        seconds[m.kind] += m.times * max(m.flops / flop_per_s, m.bytes / read_bytes_per_s)
+    return seconds
+
+
+def _modules(shape: Shape, speeds: Speeds, batch: int, new: int, context: int) -> list[Module]:
+    return forward_pass(shape, batch, new, context, *3 * [speeds.bytes_per_number])
+
+
+# --- predicted against measured --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Point:
+    """One pass, foretold before it was timed."""
+
+    batch: int
+    new: int
+    context: int
+    predicted_s: float
+    timing: Timing
+
+    @property
+    def error(self) -> float:
+        """Predicted against measured, as a share: +0.1 was foretold 10 % too long."""
+        return self.predicted_s / self.timing.median_s - 1
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Points of a grid of passes, and (batch, new, context, predicted seconds) of those left out as too long."""
+
+    points: tuple[Point, ...]
+    left_out: tuple[tuple[int, int, int, float], ...]
+
+    @property
+    def errors(self) -> list[float]:
+        """Absolute errors, smallest first."""
+        return sorted(abs(point.error) for point in self.points)
+
+    @property
+    def median_error(self) -> float:
+        return statistics.median(self.errors)
+
+    @property
+    def p90_error(self) -> float:
+        return float(np.quantile(self.errors, 0.9))
+
+    @property
+    def worst(self) -> Point:
+        return max(self.points, key=lambda point: abs(point.error))
+
+    @property
+    def mean_error(self) -> float:
+        """With its sign: above zero if passes were foretold too long on the whole."""
+        return statistics.fmean(point.error for point in self.points)
+
+
+GRID = tuple(product((1, 4, 16), (1, 8, 64, 512), (0, 1024)))  # batch, new tokens, context
+
+
+def grid(
+    model: Decoder,
+    speeds: Speeds,
+    passes: Iterable[tuple[int, int, int]] = GRID,
+    limit_s: float = 20.0,
+    told: Callable[[Point], object] = lambda point: None,
+) -> Grid:
+    """Foretell passes (batch, new, context) of the model, then time those that should take no longer than the limit.
+
+    `told` hears of each point as soon as it is timed.
+    """
+    points, left_out = [], []
+    for batch, new, context in passes:
+        predicted_s = foretell(model.shape, speeds, batch, new, context)
+        if predicted_s > limit_s:
+            left_out.append((batch, new, context, predicted_s))
+            continue
+        call = ready(model, batch, new, context)
+        timing = time_call(call, device_of(model), budget_s=0.5, least=3 if predicted_s < 3 else 1)
+        points.append(Point(batch, new, context, predicted_s, timing))
+        told(points[-1])
+    return Grid(tuple(points), tuple(left_out))
