@@ -23,9 +23,18 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 def draw_roofline(ax, rows):
     plots.predicted(ax, [1, 300, 10_000], [1, 300, 300], text="roof")
     plots.measured(ax, [rows], [min(rows, 300)], "bandwidth", text=f"{rows} rows")
-    ax.axvspan(1, rows, color=plots.colour("idle"), zorder=0)  # below the grid
     ax.set(xscale="log", yscale="log", xlim=(0.5, 2e4), ylim=(0.5, 1e3), xlabel="rows", ylabel="TFLOP/s")
     plots.unit_ticks(ax.xaxis)
+
+
+def draw_under_the_grid(ax, rows):
+    ax.axhspan(0, rows, color=plots.colour("idle"), zorder=0)
+    ax.set(xlim=(0, 1), ylim=(0, 600))
+
+
+def draw_message(ax, rows):
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    plots.message(ax, f"A title with {rows} rows, " + (rows % 60) * "long ")
 
 
 def draw_bars(ax, rows):  # limits, names and their order follow the values
@@ -43,14 +52,14 @@ def draw_pair(axes, rows):
     if rows > 10:
         axes[1].set(xscale="log", title="many rows")
         axes[1].text(rows, 0, "here")
-    plots.message(axes[0], f"A title with {rows} rows, " + (rows % 60) * "long ")
 
 
 def draw_nothing(ax, rows):
     ax.set_axis_off()
 
 
-FIGURES = {draw_roofline: (1,), draw_bars: (1,), draw_pair: (2, 1), draw_nothing: (1,)}
+SINGLE = (draw_roofline, draw_under_the_grid, draw_message, draw_bars, draw_nothing)
+FIGURES = dict.fromkeys(SINGLE, (1,)) | {draw_pair: (2, 1)}
 
 
 def make(draw=draw_roofline, compute=lambda rows: rows, **kwargs):

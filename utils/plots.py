@@ -93,7 +93,7 @@ def figure(
 def message(drawn: Figure | Axes, title: str) -> None:
     """Set the figure's title, at its left edge, broken into lines that fit."""
     fig = drawn.figure
-    fig.suptitle(
+    text = fig.suptitle(
         textwrap.fill(title, int(7.6 * fig.get_figwidth())),
         x=0.014,
         ha="left",
@@ -101,6 +101,8 @@ def message(drawn: Figure | Axes, title: str) -> None:
         fontweight="bold",
         color=PALETTE["text"],
     )
+    # Where the layout would put it: a figure that is not laid out again keeps its title in place.
+    text.set_y(1 - STYLE["figure.constrained_layout.h_pad"] / fig.get_figheight())
 
 
 def predicted(ax: Axes, x, y, role: str = "prediction", text: str = "") -> None:
