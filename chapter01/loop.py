@@ -4,9 +4,9 @@ Functions here run or time the real model and return plain numbers; `utils.plots
 turn measured numbers into the verdicts that the notebook prints.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import median
 from time import perf_counter
 
 import torch
@@ -29,7 +29,13 @@ def new_cache(model: Decoder, length: int, batch: int = 1) -> KVCache:
 
 
 def batch_of(model: Decoder, *texts: Sequence[int]) -> Tensor:
-    """Token ids of equally long texts as [batch, tokens] on the model's device."""
+    """Token ids of equally long texts as [batch, tokens] on the model's device.
+
+    Raises:
+        ValueError: texts of different lengths.
+    """
+    if len({len(text) for text in texts}) > 1:
+        raise ValueError(f"texts of {', '.join(str(len(t)) for t in texts)} tokens: a batch needs equal lengths")
     return torch.tensor(texts, device=device_of(model))
 
 
@@ -117,7 +123,7 @@ def influence(model: Decoder, tokens: Sequence[int], changed: Sequence[int]) -> 
 
 @dataclass(frozen=True)
 class Run:
-    """Real runs of the loop of one length, and what single steps timed around them foretold; seconds, means."""
+    """A real run of the loop, and what was foretold for it from single steps before it began; seconds."""
 
     tokens: int
     predicted_s: float  # first token + (tokens - 1) steps
@@ -129,20 +135,27 @@ class Run:
         return self.measured_s / self.predicted_s - 1
 
 
-def time_first_and_step(model: Decoder, prompt: Sequence[int], rounds: int = 12) -> tuple[Timing, Timing]:
-    """Time to the first token (prefill of the prompt) and of one step after it, each with its pick, in turns."""
+def first_and_step(model: Decoder, prompt: Sequence[int]) -> tuple[Callable[[], int], Callable[[], int]]:
+    """Two calls to be timed: prefill of the prompt, and one step after it, each with its pick."""
     cache = new_cache(model, len(prompt) + 1)
     whole, one = batch_of(model, prompt), batch_of(model, prompt[-1:])
 
-    def first() -> None:
+    def first() -> int:
         cache.used = 0
-        int(model(whole, cache).argmax())
+        return int(model(whole, cache).argmax())  # reading the number waits for the device
 
-    def step() -> None:
+    def step() -> int:
         cache.used = len(prompt)
-        int(model(one, cache).argmax())
+        return int(model(one, cache).argmax())
 
-    timings = interleave({"first": first, "step": step}, device_of(model), budget_s=1e-9, least=rounds)
+    first()  # fills the cache
+    return first, step
+
+
+def time_first_and_step(model: Decoder, prompt: Sequence[int]) -> tuple[Timing, Timing]:
+    """Time to the first token, and of one step after it, timed in turns."""
+    first, step = first_and_step(model, prompt)
+    timings = interleave({"first": first, "step": step}, device_of(model), least=10)
     return timings["first"], timings["step"]
 
 
@@ -151,24 +164,35 @@ def foretell(first_s: float, step_s: float, tokens: int) -> float:
     return first_s + (tokens - 1) * step_s
 
 
-def foretold_runs(model: Decoder, prompt: Sequence[int], counts: Sequence[int]) -> list[Run]:
-    """Runs of several lengths, each beside single steps timed right before and right after it.
+def foretold_runs(
+    model: Decoder, prompt: Sequence[int], counts: Sequence[int], first_s: float, step_s: float
+) -> list[Run]:
+    """Real runs of several lengths against the line from a first token and a step timed before."""
+    return [
+        Run(count, foretell(first_s, step_s, count), timed_generate(model, prompt, count)[-1][1]) for count in counts
+    ]
 
-    So a machine that slows down between two runs (battery, heat, other programs) is not mistaken for a loop that does
-    not add up. Short runs are repeated, until each length rests on about as many steps; means, because a run is a sum.
+
+def steps_in_a_run(model: Decoder, prompt: Sequence[int], count: int) -> list[tuple[float, float]]:
+    """Seconds of each step of a run after its first token, paired with one single step alone right after it.
+
+    A busy moment of the machine slows both of a pair, so their ratio tells what the run itself does to a step.
     """
-    runs = []
-    for count in counts:
-        first_s, step_s, run_s = [], [], []
-        for _ in range(max(1, round(max(counts) / count / 2))):
-            around = [time_first_and_step(model, prompt, rounds=max(2, count // 4))]
-            run_s.append(timed_generate(model, prompt, count)[-1][1])
-            around.append(time_first_and_step(model, prompt, rounds=max(2, count // 4)))
-            for first, step in around:
-                first_s += first.samples_s
-                step_s += step.samples_s
-        runs.append(Run(count, foretell(fmean(first_s), fmean(step_s), count), fmean(run_s)))
-    return runs
+    _, alone = first_and_step(model, prompt)
+    cache = new_cache(model, len(prompt) + count)
+    token = int(model(batch_of(model, prompt), cache).argmax())
+    pairs = []
+    for _ in range(count - 1):
+        start = perf_counter()
+        token = int(model(batch_of(model, [token]), cache).argmax())
+        pairs.append((perf_counter() - start, _seconds(alone)))
+    return pairs
+
+
+def _seconds(call: Callable[[], int]) -> float:
+    start = perf_counter()
+    call()
+    return perf_counter() - start
 
 
 def users_that_bind(model: Decoder) -> int:
@@ -190,7 +214,7 @@ def time_step_at(model: Decoder, contexts: Sequence[int], batch: int, budget_s: 
         cache.used = context
         model(token, cache)
 
-    return _in_turns(step, contexts, model, budget_s)
+    return _in_turns(step, contexts, model, budget_s, least=9)
 
 
 def time_step_without_cache(
@@ -207,15 +231,15 @@ def time_step_without_cache(
     return _in_turns(step, contexts, model, budget_s)
 
 
-def _in_turns(step, contexts: Sequence[int], model: Decoder, budget_s: float) -> dict[int, Timing]:
+def _in_turns(step, contexts: Sequence[int], model: Decoder, budget_s: float, least: int = 3) -> dict[int, Timing]:
     calls = {str(c): (lambda c=c: step(c)) for c in contexts}
-    timings = interleave(calls, device_of(model), budget_s)
+    timings = interleave(calls, device_of(model), budget_s, least)
     return {c: timings[str(c)] for c in contexts}
 
 
 def text_lengths(model: Decoder) -> list[int]:
     """Lengths of text at which a step without a cache has enough to do to show how it grows."""
-    return [32, 64, 128, 256] if device_of(model).type == "cpu" else [256, 1024, 4096]
+    return [32, 128, 512] if device_of(model).type == "cpu" else [256, 1024, 4096]
 
 
 def thinking(first_s: float, step_s: float, thought: int, answer: int, dollars_per_hour: float) -> tuple[float, float]:
@@ -275,9 +299,14 @@ def time_check_and_steps(
 # --- verdicts: what the notebook says of the numbers just measured ---------------------------------------------------
 
 
-def line_holds(runs: Sequence[Run], within: float = 0.20) -> bool:
-    """Whether every run took what its first token and its steps foretold."""
-    return all(abs(run.error) <= within for run in runs)
+def line_holds(pairs: Sequence[tuple[float, float]], within: float = 0.20) -> bool:
+    """Whether the steps of a run took what steps alone took, in its first half and in its second.
+
+    Then N of them take N times a step. In a loop whose steps get dearer as it runs, the second half gives it away.
+    """
+    ratios = [in_run / alone for in_run, alone in pairs]
+    halves = ratios[: len(ratios) // 2], ratios[len(ratios) // 2 :]
+    return all(abs(median(half) - 1) <= within for half in halves)
 
 
 def past_untouched(changes: Sequence[float], position: int) -> bool:

@@ -71,7 +71,7 @@ def draw_runs(ax: Axes, first_s: float, step_s: float, runs: Sequence[Run], aske
         ax, "foretold: first token + (N − 1) × step", (middle, first_s + middle * step_s), "prediction", offset=(-8, 6)
     )
     measured(ax, [run.tokens for run in runs], [run.measured_s for run in runs])
-    label(ax, "real runs", (runs[-1].tokens, runs[-1].measured_s), "measured", offset=(-8, -14))
+    label(ax, "real runs", (runs[1].tokens, runs[1].measured_s), "measured", offset=(12, -12))
     ax.set(xlabel="tokens written, N", ylabel="seconds", xlim=(0, 1.04 * longest))
     ax.set_ylim(0, 1.15 * max(*(run.measured_s for run in runs), first_s + longest * step_s))
     if asked:
@@ -85,14 +85,14 @@ def draw_runs(ax: Axes, first_s: float, step_s: float, runs: Sequence[Run], aske
 def draw_cache(ax: Axes, cached: Sequence[tuple[int, float]], uncached: Sequence[tuple[int, float]]) -> None:
     """Seconds until each token was there, with the cache and without; input as from `timed_generate`."""
     count = len(cached)
-    for times, role, text in (
-        (uncached, "compute", "without a cache: read everything again"),
-        (cached, "bandwidth", "with the cache: read one token"),
+    for times, role, text, offset in (
+        (uncached, "compute", "without a cache: read everything again", (-14, 10)),
+        (cached, "bandwidth", "with the cache: read one token", (6, -16)),
     ):
         seconds = [s for _, s in times]
         measured(ax, range(1, count + 1), seconds, role)
         at = int(0.62 * count)
-        label(ax, text, (at + 1, seconds[at]), role, offset=(-14, 10))
+        label(ax, text, (at + 1, seconds[at]), role, offset=offset)
     ax.set(xlabel="tokens written", ylabel="seconds since the start", xlim=(0, count + 1))
     ax.set_ylim(0, 1.1 * max(cached[-1][1], uncached[-1][1]))
 
