@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from utils import weights
 from utils.decoder import KVCache
 from utils.models import find
-from utils.weights import load, load_embedded, random_decoder
+from utils.weights import load, random_decoder
 
 TEXTS = [
     "The capital of France is",
@@ -28,11 +28,6 @@ TEXTS = [
     " ",
     "",
 ]
-
-
-@pytest.fixture(scope="session")
-def embedded():
-    return load_embedded()
 
 
 @pytest.fixture(scope="session")

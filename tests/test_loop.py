@@ -1,0 +1,204 @@
+"""The loop's experiments on the real model, and the verdicts of notebook 01 turned by what would make them false."""
+
+import json
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chapter01 import loop
+from utils.decoder import KVCache
+from utils.timing import Timing
+
+NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "01_the_loop.ipynb"
+PROMPT = "The capital of France is"
+
+
+@pytest.fixture(scope="module")
+def model(embedded):
+    return embedded[0]
+
+
+@pytest.fixture(scope="module")
+def tokens(embedded):
+    return embedded[1].encode(PROMPT)
+
+
+def same_text(model, prompt, one: list[int], other: list[int], tie: float = 1e-3) -> bool:
+    """Whether two greedy texts are the same, or part at a tie: kernels for one and for many rows round differently."""
+    for i, (a, b) in enumerate(zip(one, other, strict=True)):
+        if a != b:
+            logits = loop.next_logits(model, [*prompt, *one[:i]])
+            return abs(logits[a] - logits[b]).item() < tie
+    return True
+
+
+# --- the real model's text -------------------------------------------------------------------------------------------
+
+PROMPTS = [PROMPT, "Once upon a time", "def add(a, b):\n", "1, 2, 3, 4,", "<|im_start|>user\nHi!<|im_end|>\n"]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_cached_and_uncached_generation_write_the_same(embedded, prompt):
+    model, tokenizer = embedded
+    start = tokenizer.encode(prompt)
+    cached, uncached = (loop.generate(model, start, 12, cached=c) for c in (True, False))
+    assert same_text(model, start, cached, uncached)
+
+
+def test_checking_guesses_writes_what_steps_write(model, tokens):
+    true = loop.generate(model, tokens, 6)
+    for wrong_at in range(7):
+        guesses = [t if i != wrong_at else t + 1 for i, t in enumerate(true)]
+        assert loop.check_guesses(model, tokens, guesses) == true[: wrong_at + 1]
+
+
+def test_temperature_keeps_the_order_and_sharpens_towards_zero(model, tokens):
+    logits = loop.next_logits(model, tokens)
+    hot, plain, cold = (loop.likeliest(loop.probabilities(logits, t), 5) for t in (3.0, 1.0, 0.2))
+    assert [t for t, _ in hot] == [t for t, _ in plain] == [t for t, _ in cold]
+    assert hot[0][1] < plain[0][1] < cold[0][1]
+
+
+@pytest.mark.parametrize("temperature", [0, -1, float("nan")])
+def test_a_temperature_that_is_none_is_refused(model, tokens, temperature):
+    with pytest.raises(ValueError, match=r"temperature .*above 0"):
+        loop.probabilities(loop.next_logits(model, tokens), temperature)
+
+
+@pytest.mark.parametrize(("prompt", "count"), [([], 5), ([1], 0), ([1], -3)])
+def test_nothing_to_read_or_to_write_is_refused(model, prompt, count):
+    with pytest.raises(ValueError, match="give at least one of each"):
+        loop.generate(model, prompt, count)
+
+
+def test_texts_of_different_lengths_are_refused(model):
+    with pytest.raises(ValueError, match="texts of 2, 3 tokens"):
+        loop.influence(model, [1, 2], [1, 2, 3])
+
+
+@given(st.floats(1e-3, 10), st.floats(1e-3, 1), st.integers(0, 10_000), st.integers(1, 1000), st.floats(0.1, 50))
+def test_thinking_is_paid_by_the_token(first_s, step_s, thought, answer, price):
+    seconds, dollars = loop.thinking(first_s, step_s, thought, answer, price)
+    one_more, _ = loop.thinking(first_s, step_s, thought + 1, answer, price)
+    assert one_more - seconds == pytest.approx(step_s, rel=1e-3)
+    assert dollars == pytest.approx(seconds / 3600 * price)
+
+
+@pytest.mark.parametrize(("thought", "answer", "price"), [(-1, 1, 1), (0, 0, 1), (0, 1, 0), (0, 1, float("nan"))])
+def test_impossible_thinking_is_refused(thought, answer, price):
+    with pytest.raises(ValueError, match="thinking may be 0 or more"):
+        loop.thinking(0.1, 0.1, thought, answer, price)
+
+
+# --- the claims: each verdict of the notebook, and what turns it to "no" ------------------------------------------
+
+
+def test_c1_a_generate_that_does_not_take_the_likeliest_is_noticed(model, tokens, monkeypatch):
+    by_hand = loop.generate(model, tokens, 4)
+    assert loop.generate(model, tokens, 4) == by_hand
+    monkeypatch.setattr(type(model), "forward", backwards(type(model).forward))
+    assert loop.generate(model, tokens, 4) != by_hand
+
+
+def backwards(forward):
+    return lambda *args, **kwargs: -forward(*args, **kwargs)
+
+
+def test_c3_futures_depend_on_the_token_picked(model, tokens):
+    branches = loop.futures(model, tokens)
+    assert loop.futures_differ(branches)
+    assert not loop.futures_differ([branches[0]] * 5)
+
+
+def test_c3_attention_that_looks_ahead_turns_the_verdict(model, tokens, monkeypatch):
+    changed = [*tokens[:2], tokens[0], *tokens[3:]]
+    assert loop.past_untouched(loop.influence(model, tokens, changed), 2)
+    assert not loop.past_untouched([0.0] * 5, 2)  # nothing moved at all
+    honest = F.scaled_dot_product_attention
+    monkeypatch.setattr(
+        F, "scaled_dot_product_attention", lambda *args, is_causal=False, **kwargs: honest(*args, **kwargs)
+    )
+    assert not loop.past_untouched(loop.influence(model, tokens, changed), 2)
+
+
+def test_c4_quadratic_times_turn_the_verdict():
+    alone = [0.03, 0.031, 0.045, 0.03] * 8
+    assert loop.line_holds([(a * 1.05, a) for a in alone])
+    assert loop.line_holds([(a * (3 if i % 5 == 0 else 1), a) for i, a in enumerate(alone)])  # hiccups of the machine
+    per_step = [0.03 * (i + 1) for i in range(32)]  # each step reads everything again: the total is quadratic
+    assert list(accumulate(per_step))[31] == pytest.approx(0.03 * 32 * 33 / 2)
+    assert not loop.line_holds(list(zip(per_step, alone, strict=True)))
+    creeping = [0.03 * (1 + i / 32) for i in range(32)]  # steps that get twice as dear over the run
+    assert not loop.line_holds(list(zip(creeping, alone, strict=True)))
+    assert not loop.line_holds([(0.5 * a, a) for a in alone])  # a timer that does not wait for the device
+
+
+def test_c4_a_run_that_reads_everything_again_turns_the_verdict(model, tokens, monkeypatch):
+    honest = loop.batch_of
+    seen = []
+
+    def whole_text(model, text):  # the mutation: each step of the run reads a text that grows by 64 tokens
+        if text == tokens or text == tokens[-1:]:  # the prompt, and the step alone
+            return honest(model, text)
+        seen.append(text)
+        return honest(model, list(tokens) * 13 * len(seen))
+
+    monkeypatch.setattr(loop, "batch_of", whole_text)
+    monkeypatch.setattr(loop, "new_cache", lambda model, length, batch=1: KVCache(model.shape, batch, 2000))
+    assert not loop.line_holds(loop.steps_in_a_run(model, tokens, 5))
+
+
+def test_c5_a_cache_written_one_position_off_turns_the_verdict(model, tokens, monkeypatch):
+    honest = KVCache.extend
+
+    def one_off(cache, layer, k, v):
+        if k.shape[2] > 1 or not cache.used:
+            return honest(cache, layer, k, v)
+        cache.used -= 1
+        honest(cache, layer, k, v)
+        cache.used += 1
+        return cache.layers[layer][0][:, :, : cache.used + 1], cache.layers[layer][1][:, :, : cache.used + 1]
+
+    monkeypatch.setattr(KVCache, "extend", one_off)
+    assert loop.generate(model, tokens, 8) != loop.generate(model, tokens, 8, cached=False)
+
+
+def test_c5_flat_or_shrinking_times_turn_the_verdicts():
+    def timing(*seconds):
+        return Timing(tuple(seconds))
+
+    rising = {16: timing(1.0, 3.0, 1.0), 512: timing(2.5, 7.5, 2.5)}
+    assert loop.grows(rising, by=2)
+    assert not loop.grows({16: timing(1.0, 3.0, 1.0), 512: timing(1.02, 3.0, 1.01)}, by=1.05)
+    assert loop.faster(timing(1.0, 2.0), timing(3.0, 6.0))
+    assert not loop.faster(timing(1.0, 2.0), timing(1.1, 2.1))
+
+
+def test_c6_thinking_that_costs_nothing_turns_the_verdict():
+    alone, thoughtful = (loop.thinking(0.1, 0.05, t, 50, 4.0)[0] for t in (0, 1000))
+    assert thoughtful > 10 * alone
+    alone, thoughtful = (loop.thinking(0.1, 0.0, t, 50, 4.0)[0] for t in (0, 1000))  # steps that take no time
+    assert not thoughtful > 10 * alone
+
+
+CLAIM_MAP = {  # claim: the cells of notebook 01 whose verdicts show it; the mutations are the tests above
+    "C1": ["loop-generate"],
+    "C3": ["loop-futures-verdict", "loop-influence-verdict"],
+    "C4": ["loop-steps-verdict", "loop-context-verdict"],
+    "C5": ["loop-nocache-verdict", "loop-nocache-growth-verdict", "loop-check-verdict", "loop-check-time-verdict"],
+    "C6": ["loop-thinking-verdict"],
+}
+
+
+@pytest.mark.parametrize("claim", CLAIM_MAP)
+def test_the_notebook_shows_the_claim(claim):
+    cells = {cell["id"]: cell for cell in json.loads(NOTEBOOK.read_text())["cells"]}
+    for cell_id in CLAIM_MAP[claim]:
+        assert "checks.verdict(" in "".join(cells[cell_id]["source"])
+        printed = "".join("".join(output.get("text", "")) for output in cells[cell_id]["outputs"])
+        assert ": yes" in printed and ": no" not in printed
+    assert any(f"test_{claim.lower()}_" in name for name in globals())
