@@ -6,6 +6,7 @@ turn measured numbers into the verdicts that the notebook prints.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from time import perf_counter
 
@@ -299,6 +300,12 @@ def time_check_and_steps(
 # --- verdicts: what the notebook says of the numbers just measured ---------------------------------------------------
 
 
+def longer_takes_longer(runs: Sequence[Run]) -> bool:
+    """Whether the runs, in the order of their tokens, took more and more time."""
+    seconds = [run.measured_s for run in sorted(runs, key=lambda run: run.tokens)]
+    return all(a < b for a, b in pairwise(seconds))
+
+
 def line_holds(pairs: Sequence[tuple[float, float]], within: float = 0.20) -> bool:
     """Whether the steps of a run took what steps alone took, in its first half and in its second.
 
@@ -318,6 +325,11 @@ def past_untouched(changes: Sequence[float], position: int) -> bool:
 def futures_differ(branches: Sequence[Future]) -> bool:
     """Whether what comes after the next token depends on which token that is."""
     return len({branch.then[0][0] for branch in branches}) > 1
+
+
+def cheaper(first: Timing, step: Timing, times: int) -> bool:
+    """Whether the first token took less than `times` steps, round by round."""
+    return ratio(first, step) < times
 
 
 def faster(quick: Timing, slow: Timing, by: float = 1.2) -> bool:

@@ -125,6 +125,13 @@ def test_c3_attention_that_looks_ahead_turns_the_verdict(model, tokens, monkeypa
     assert not loop.past_untouched(loop.influence(model, tokens, changed), 2)
 
 
+def test_c4_a_run_that_stops_early_turns_the_verdict():
+    runs = [loop.Run(n, 0.08 * n, 0.1 * n) for n in (8, 16, 32)]
+    assert runs[0].error == pytest.approx(0.25)
+    assert loop.longer_takes_longer(runs)
+    assert not loop.longer_takes_longer([*runs, loop.Run(48, 3.8, 3.1)])
+
+
 def test_c4_quadratic_times_turn_the_verdict():
     alone = [0.03, 0.031, 0.045, 0.03] * 8
     assert loop.line_holds([(a * 1.05, a) for a in alone])
@@ -174,6 +181,8 @@ def test_c5_flat_or_shrinking_times_turn_the_verdicts():
     rising = {16: timing(1.0, 3.0, 1.0), 512: timing(2.5, 7.5, 2.5)}
     assert loop.grows(rising, by=2)
     assert not loop.grows({16: timing(1.0, 3.0, 1.0), 512: timing(1.02, 3.0, 1.01)}, by=1.05)
+    assert loop.cheaper(timing(2.0, 4.0), timing(1.0, 2.0), times=5)
+    assert not loop.cheaper(timing(5.1, 10.2), timing(1.0, 2.0), times=5)
     assert loop.faster(timing(1.0, 2.0), timing(3.0, 6.0))
     assert not loop.faster(timing(1.0, 2.0), timing(1.1, 2.1))
 
@@ -188,8 +197,14 @@ def test_c6_thinking_that_costs_nothing_turns_the_verdict():
 CLAIM_MAP = {  # claim: the cells of notebook 01 whose verdicts show it; the mutations are the tests above
     "C1": ["loop-generate"],
     "C3": ["loop-futures-verdict", "loop-influence-verdict"],
-    "C4": ["loop-steps-verdict", "loop-context-verdict"],
-    "C5": ["loop-nocache-verdict", "loop-nocache-growth-verdict", "loop-check-verdict", "loop-check-time-verdict"],
+    "C4": ["loop-runs-verdict", "loop-steps-verdict", "loop-context-verdict"],
+    "C5": [
+        "loop-time-step-verdict",
+        "loop-nocache-verdict",
+        "loop-nocache-growth-verdict",
+        "loop-check-verdict",
+        "loop-check-time-verdict",
+    ],
     "C6": ["loop-thinking-verdict"],
 }
 

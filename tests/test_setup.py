@@ -72,12 +72,12 @@ def test_the_conda_file_installs_this_project_and_pins_nothing_itself():
 def test_the_pip_section_of_the_conda_file_resolves_in_a_fresh_environment(tmp_path):
     venv.create(tmp_path / "env", with_pip=True)
     python = next(p for p in (tmp_path / "env").glob("*/python*") if p.is_file())
-    # as conda does: the lines become a requirements file beside environment.yml
+    # as conda does: the lines become a requirements file beside environment.yml, and pip runs in its folder
     requirements = ROOT / "condaenv.requirements.txt"
     requirements.write_text("\n".join(pip_section()))
     try:
         command = [python, "-m", "pip", "install", "--quiet", "--dry-run", "--report", tmp_path / "report.json"]
-        done = subprocess.run([*command, "-r", requirements], cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = subprocess.run([*command, "-r", requirements], cwd=ROOT, capture_output=True, text=True, check=False)
     finally:
         requirements.unlink()
     assert done.returncode == 0, done.stderr[-2000:]
