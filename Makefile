@@ -15,6 +15,9 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 lab: $(READY)
 	$(BIN)/jupyter lab notebooks
 
+# Threads that wait must sleep: spinning, they would take the core from whatever else a busy machine runs, and a step
+# of the model would take three times as long.
+test: export OMP_WAIT_POLICY = passive
 test: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/pytest
