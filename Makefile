@@ -13,7 +13,7 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 .PHONY: lab test notebooks bench check clean
 
 lab: $(READY)
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks
 
 # Threads that wait must sleep: spinning, they would take the core from whatever else a busy machine runs, and a step
 # of the model would take three times as long.

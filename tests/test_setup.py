@@ -72,6 +72,9 @@ def test_the_conda_file_installs_this_project_and_pins_nothing_itself():
 def test_the_pip_section_of_the_conda_file_resolves_in_a_fresh_environment(tmp_path):
     venv.create(tmp_path / "env", with_pip=True)
     python = next(p for p in (tmp_path / "env").glob("*/python*") if p.is_file())
+    probe = [python, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", tmp_path, "nbval"]
+    if subprocess.run(probe, capture_output=True, check=False).returncode and os.environ.get("CI") != "true":
+        pytest.skip("no package index can be reached from here")
     # as conda does: the lines become a requirements file beside environment.yml, and pip runs in its folder
     requirements = ROOT / "condaenv.requirements.txt"
     requirements.write_text("\n".join(pip_section()))
