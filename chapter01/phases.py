@@ -5,6 +5,7 @@ many new tokens, decode has one. The predicates at the end turn measured numbers
 prints.
 """
 
+import copy
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -18,12 +19,14 @@ from torch import Tensor, nn
 
 from chapter01.loop import device_of, new_cache
 from utils import ceilings as ceilings_
+from utils import device as devices
 from utils.ceilings import Ceilings, dtype_name
-from utils.counts import Module, forward_pass
+from utils.chips import from_device_name
+from utils.counts import Module, forward_pass, totals
 from utils.decoder import Decoder, attend
-from utils.models import Shape
+from utils.models import Shape, find
 from utils.roofline import Prediction, predict
-from utils.timing import Timing, interleave, time_call
+from utils.timing import Timing, interleave, ratio, time_call
 from utils.weights import random_decoder
 
 # --- one pass, matrix by matrix --------------------------------------------------------------------------------------
@@ -232,7 +235,7 @@ def measure_speeds(model: Decoder, ceilings: Ceilings) -> Speeds:
     )
 
 
-def time_overhead(shape: Shape, device: torch.device, dtype: torch.dtype, budget_s: float = 2.0) -> float:
+def time_overhead(shape: Shape, device: torch.device, dtype: torch.dtype, budget_s: float = 1.0) -> float:
     """Seconds that a pass takes whatever its size: an almost empty model of the same depth, timed.
 
     On a CPU the weights of a real pass sweep the interpreter's own data out of the cache, and every call after that
@@ -242,7 +245,7 @@ def time_overhead(shape: Shape, device: torch.device, dtype: torch.dtype, budget
     empty = random_decoder(replace(shape, hidden=8, heads=1, kv_heads=1, head_dim=8, ffn=8, vocab=8), device, dtype)
     call = ready(empty, 1, 1, 0)
     if device.type != "cpu":
-        return time_call(call, device, budget_s / 4).median_s
+        return time_call(call, device, budget_s / 2).median_s
     linears = [part for part in empty.modules() if isinstance(part, nn.Linear)]
     blocks = torch.randn(64, SWEPT_BYTES // 4)
     turn = cycle(blocks)
@@ -427,6 +430,7 @@ def grid(
     speeds: Speeds,
     passes: Iterable[tuple[int, int, int]] = GRID,
     limit_s: float = 20.0,
+    budget_s: float = 0.5,
     told: Callable[[Point], object] = lambda point: None,
 ) -> Grid:
     """Foretell passes (batch, new, context) of the model, then time those that should take no longer than the limit.
@@ -440,7 +444,161 @@ def grid(
             left_out.append((batch, new, context, predicted_s))
             continue
         call = ready(model, batch, new, context)
-        timing = time_call(call, device_of(model), budget_s=0.5, least=3 if predicted_s < 3 else 1)
+        timing = time_call(call, device_of(model), budget_s, least=3 if predicted_s < 3 else 1)
         points.append(Point(batch, new, context, predicted_s, timing))
         told(points[-1])
     return Grid(tuple(points), tuple(left_out))
+
+
+# --- a model on which bytes bind -------------------------------------------------------------------------------------
+
+
+def until_bytes_bind(model: Decoder, read_bytes_per_s: float, times: float = 2.0) -> Decoder:
+    """The model itself on a CPU, or if the bytes of a step take `times` as long as its overhead; else a larger one.
+
+    A fast GPU reads a small model sooner than the CPU can launch its kernels. Then layers of a large model, with random
+    weights, take its place: as many as a quarter of the free memory holds, eight at most.
+    """
+    device, dtype = device_of(model), model.embed.weight.dtype
+    step_s = model.shape.read_parameters * dtype.itemsize / read_bytes_per_s
+    if device.type == "cpu" or step_s >= times * time_overhead(model.shape, device, dtype):
+        return model
+    for name in ("Llama-3.1-70B", "Llama-3.1-8B", "Llama-3.2-1B"):
+        whole = replace(find(name), vocab=32_000)
+        room = devices.free_bytes(device) / 4 / dtype.itemsize - whole.vocab * whole.hidden * 2
+        layers = min(8, int(room // whole.layer_parameters))
+        if layers >= 2:
+            return random_decoder(replace(whole, name=f"{layers} layers of {name}", layers=layers), device, dtype)
+    return model
+
+
+def at_hand(real: Decoder, ceilings: Ceilings) -> Decoder:
+    """The model that the notebook times: the real one in the dtype that decodes fastest, or one on which bytes bind."""
+    dtype = getattr(torch, ceilings.best_dtype)
+    model = real if real.embed.weight.dtype == dtype else copy.deepcopy(real).to(dtype)
+    return until_bytes_bind(model, ceilings.read_bytes_per_s)
+
+
+def shrunk(shape: Shape) -> Shape:
+    """The same depth, and so the same launches, at a hundredth of the weights or less."""
+    return replace(shape, name=f"{shape.name}, shrunk", hidden=32, heads=2, kv_heads=1, head_dim=16, ffn=64, vocab=512)
+
+
+# --- under the roofs -------------------------------------------------------------------------------------------------
+
+WHOLE = "whole pass"  # the row that is no single product
+
+
+def roofline_dots(
+    model: Decoder, prefill: Timing, decode: Timing, tokens: int
+) -> dict[str, list[tuple[str, float, float, float]]]:
+    """Dots for a roofline: for each phase rows of (name, FLOP, bytes, seconds), single products and the whole pass.
+
+    `prefill` and `decode` are timings of whole passes: over `tokens` tokens, and over one behind them.
+    """
+    width, dots = model.embed.weight.element_size(), {}
+    for phase, timing, new, context in (("prefill", prefill, tokens, 0), ("decode", decode, 1, tokens)):
+        modules = forward_pass(model.shape, 1, new, context, width, width, width)
+        took = time_products(model, new)
+        rows = [
+            (m.name, m.times * m.flops, m.times * m.bytes, took[m.name].median_s) for m in modules if m.name in took
+        ]
+        whole = totals(modules)
+        dots[phase] = [*rows, (WHOLE, whole.flops, whole.bytes, timing.median_s)]
+    return dots
+
+
+def specification(ceilings: Ceilings, dtype: str) -> tuple[float, float] | None:
+    """FLOP/s and bytes/s of the datasheet, if the device is in the catalogue, once, and has that dtype there."""
+    found = from_device_name(ceilings.device_name)
+    name = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[dtype]
+    if len(found) != 1 or name not in found[0].flop_per_s:
+        return None
+    return found[0].flop_per_s[name], found[0].read_bytes_per_s
+
+
+def three_regimes(shape: Shape, small: Shape, speeds: Speeds, tokens: int = 512) -> list[tuple[str, Prediction, float]]:
+    """Prefill and decode of a model, and a step of a small one of the same depth, under this machine's roofs.
+
+    Rows of (name, prediction with overhead, FLOP per byte), for `draw_split`.
+    """
+    rows = []
+    for name, of, new, context in (
+        (f"prefill\n{tokens} tokens", shape, tokens, 0),
+        ("decode\n1 token", shape, 1, tokens),
+        ("decode,\nshrunk", small, 1, tokens),
+    ):
+        modules = _modules(of, speeds, 1, new, context)
+        overhead_s = speeds.overhead_s * of.layers / shape.layers
+        p = predict(modules, speeds.flop_per_s, speeds.read_bytes_per_s, overhead_s, overlap=speeds.overlap)
+        rows.append((name, p, totals(modules).intensity))
+    return rows
+
+
+# --- arithmetic on paper ---------------------------------------------------------------------------------------------
+
+
+WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}  # bytes a number
+
+
+def on_paper(
+    shape: Shape, batch: int, new: int, context: int, flop_per_s: float, bytes_per_s: float, width: float = 2
+) -> Prediction:
+    """A pass under two given roofs, at `width` bytes a number: a datasheet's promise, without overhead."""
+    return predict(forward_pass(shape, batch, new, context, width, width, width), flop_per_s, bytes_per_s)
+
+
+def attention_intensity(shape: Shape, batch: int, context: int) -> float:
+    """FLOP per byte of keys and values that attention reads in one decode step, 16-bit."""
+    modules = forward_pass(shape, batch, 1, context - 1)
+    return next(m.flops / m.kv_read_bytes for m in modules if m.kind == "attention")
+
+
+# --- verdicts: what the notebook says of the numbers just measured ---------------------------------------------------
+
+
+def opposite_loads(prefill: Timing, decode: Timing, shape: Shape, tokens: int, width: int) -> bool:
+    """Whether prefill does far more arithmetic a second than decode, and decode reads far more weights a second."""
+    many, one = (totals(forward_pass(shape, 1, *at, width, width, width)) for at in ((tokens, 0), (1, tokens)))
+    times_longer = ratio(prefill, decode)
+    arithmetic = many.flops / one.flops / times_longer  # FLOP/s of prefill over FLOP/s of decode
+    reading = one.weight_bytes / many.weight_bytes * times_longer
+    return arithmetic > 5 and reading > 2
+
+
+def shares_the_weights(few: Timing, one: Timing, tokens: int) -> bool:
+    """Whether a pass over a few tokens takes less than half of as many passes over one."""
+    return ratio(few, one) < tokens / 2
+
+
+def leaves_the_floor(many: Timing, few: Timing) -> bool:
+    """Whether a pass over many tokens takes more than twice one over a few."""
+    return ratio(many, few) > 2
+
+
+def prompt_delays_the_first_token_more(timings: dict[str, Timing]) -> bool:
+    """Whether a longer prompt slows prefill by a larger factor than it slows the steps after it."""
+    first = ratio(timings["prefill long"], timings["prefill short"])
+    later = ratio(timings["decode long"], timings["decode short"])
+    return first > 1.2 * later
+
+
+def overhead_binds(step: Timing, needed_s: float) -> bool:
+    """Whether a step takes more than five times what its arithmetic and its bytes need."""
+    return min(step.samples_s) > 5 * needed_s
+
+
+def foretold_in_proportion(points: Sequence[Point], factor: float) -> bool:
+    """Whether three passes of four took what was foretold within a factor, all slowed alike by a busy machine.
+
+    The measured times span far more than that factor, so that a wrong idea of what a pass costs shows.
+    """
+    longer = [p.timing.median_s / p.predicted_s for p in points]
+    slowed = statistics.median(longer)
+    return sum(1 / factor < x / slowed < factor for x in longer) >= 0.75 * len(longer)
+
+
+def batch_lifts_products_only(timings: dict[str, Timing]) -> bool:
+    """Whether a larger batch makes attention dearer by a larger factor than it does the matrix products."""
+    attention = ratio(timings["attention N"], timings["attention 1"])
+    return attention > 1.5 * ratio(timings["products N"], timings["products 1"])
