@@ -230,10 +230,11 @@ def test_what_is_no_control_is_refused_by_name():
         explorer(lambda rows: rows, draw_bars, " ", rows=slider("Rows", [1]))
 
 
-def test_any_core_widget_with_a_value_can_be_a_control():
-    widget = make(compute=lambda rows, exact: rows + exact, exact=ipywidgets.Checkbox(description="Exact"))
-    widget.children[0].children[1].value = True
-    assert np.array_equal(picture(widget), picture(make(compute=lambda rows: rows + 1)))
+def test_names_are_chosen_by_a_slider_too_because_a_list_does_not_hear_the_keyboard_in_jupyterlab():
+    control = choice("Chip", ["H100 SXM", "T4"], start="T4")
+    assert (control.value, control.index) == ("T4", 1)
+    with pytest.raises(TypeError, match="chip = Dropdown"):
+        make(chip=ipywidgets.Dropdown(options=["H100 SXM", "T4"]))
 
 
 CELLS = """

@@ -36,11 +36,12 @@ def slider(description: str, values: Sequence, start: Any = None, readout: str =
     )
 
 
-def choice(description: str, values: Sequence[str], start: str | None = None) -> ipywidgets.Widget:
-    """A list to pick one name from; `start` is one of them (the first if left out)."""
-    return ipywidgets.Dropdown(
-        description=description, options=list(values), value=values[0] if start is None else start
-    )
+def choice(description: str, names: Sequence[str], start: str | None = None) -> ipywidgets.Widget:
+    """A slider over names, such as chips; `start` is one of them (the first if left out).
+
+    A drop-down list does not hear the keyboard in JupyterLab: its arrow keys move on to the next cell.
+    """
+    return slider(description, names, start, readout="{}")
 
 
 def explorer(
@@ -65,7 +66,7 @@ def explorer(
     figure's place, and the next move draws again.
     """
     for name, control in controls.items():
-        if not isinstance(control, ipywidgets.ValueWidget):
+        if not isinstance(control, ipywidgets.SelectionSlider):
             raise TypeError(f"{name} = {control!r} is no control: make it with slider(...) or choice(...)")
     if not alt.strip():
         raise ValueError("an explorer needs an alternative text: one sentence that says what is drawn")
