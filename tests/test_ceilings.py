@@ -190,6 +190,7 @@ def test_a_copy_counts_both_directions_and_a_product_its_weights(brief, monkeypa
 def test_both_layouts_are_real_products_of_one_row(brief, monkeypatch, dtype):
     name, made = ceilings.dtype_name(dtype), []
     linear, matmul = torch.nn.functional.linear, torch.Tensor.__matmul__
+    monkeypatch.setattr(ceilings, "CALL_S", 10.0)
     seen = captured_calls(monkeypatch, dtype=dtype)
     monkeypatch.setattr(torch.nn.functional, "linear", lambda x, w: made.append((x, w, linear(x, w))))
     monkeypatch.setattr(torch.Tensor, "__matmul__", lambda x, w: made.append((x, w.T, matmul(x, w))))
@@ -204,19 +205,29 @@ def test_both_layouts_are_real_products_of_one_row(brief, monkeypatch, dtype):
         )
 
 
-def test_weights_come_again_only_when_all_others_have_been_read(brief):
-    weights = torch.randn(7, 16, 8)
-    read = []
-    call, count = ceilings._in_turn(lambda w: read.append(w.data_ptr()), weights, CPU)
-    assert count == 7  # all in one call, if that is short enough
-    del read[:]
-    slow = lambda w: (time.sleep(0.002 * len(w) / 16), read.append(w.data_ptr()))  # noqa: E731
-    call, count = ceilings._in_turn(slow, weights, CPU)
-    del read[:]
-    for _ in range(7):
+@pytest.mark.parametrize(("product_s", "expected"), [(1e-6, 7), (0.02, 2), (0.2, 0)])
+def test_weights_come_again_only_when_all_others_have_been_read(monkeypatch, product_s, expected):
+    def probed(call, device, budget_s, least):
         call()
-    assert count < 7
-    assert read == list(itertools.islice(itertools.cycle(w.data_ptr() for w in weights), 7 * count))
+        return Timing((product_s * rows.pop() / 16,))
+
+    monkeypatch.setattr(ceilings, "time_call", probed)
+    weights, rows, read = torch.randn(7, 16, 8), [], []
+    call, count = ceilings._in_turn(lambda w: (rows.append(len(w)), read.append(w.data_ptr())), weights, CPU)
+    assert count == expected
+    del read[:]
+    for _ in range(10):
+        call()
+    each = max(1, count)  # no call is empty
+    assert read == list(itertools.islice(itertools.cycle(w.data_ptr() for w in weights), 10 * each))
+
+
+def test_a_layout_without_a_fast_kernel_costs_no_time_but_the_decoders_own_is_measured(brief, monkeypatch):
+    in_turn = ceilings._in_turn
+    monkeypatch.setattr(ceilings, "_in_turn", lambda *what: (in_turn(*what)[0], 0))
+    seen = captured_calls(monkeypatch, dtype=BF16)
+    assert set(seen.calls) == {"one row, bfloat16"}
+    assert seen.moved["one row, bfloat16"] == 2048 * 2048 * 2
 
 
 # --- rule 3: no zeros ---------------------------------------------------------------------------------

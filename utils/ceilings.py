@@ -30,7 +30,7 @@ TOLERANCE = 0.05  # a share this far over a measured ceiling can still be noise
 DRIFT = 0.10  # a ceiling that moved further is said
 TIE = 0.10  # rates this close are equal
 
-READ_S = 1.5  # time budgets: the bandwidth kernels of one dtype together,
+READ_S = 1.0  # time budgets: the bandwidth kernels of one dtype together,
 MATMUL_S = 0.2  # one size of square product,
 ROWS_S = 0.1  # one number of rows,
 CALL_S = 0.05  # and about the longest single call where its work can be divided
@@ -38,7 +38,7 @@ NEXT_SIZE_S = 0.5  # a square product that would take longer is left out
 WARM_S = 1.0  # accelerators clock down when idle
 
 ROWS = tuple(2**k for k in range(11))  # 1 to 1024
-PARTS = 2 + 2 * len(DTYPES)  # of a measurement
+PARTS = 1 + 4 * len(DTYPES)  # of a measurement
 BLOCK = 1 << 22  # random normals made once and repeated: making gigabytes of them would take longer than reading
 
 
@@ -102,21 +102,15 @@ def _measure(device: torch.device, told: Callable[[str], object]) -> Ceilings:
     nbytes, note = _working_set_bytes(device)
     notes += [note] if note else []
 
+    # Other programs take a machine for seconds at a time: everything is looked at twice, with time between.
     reads: dict[str, Read] = {}
-    for dtype in dtypes:
-        told(f"bytes per second, {dtype_name(dtype)}")
-        reads |= _time_reads(device, dtype, nbytes, READ_S)
-
     products: dict[torch.dtype, tuple[float, int]] = {}
-    for dtype in dtypes:
-        told(f"FLOP per second, {dtype_name(dtype)}")
-        products[dtype] = _best_product(device, dtype)
-
-    # Other programs take memory bandwidth for seconds at a time: the roof is looked at twice, with time between.
-    told("bytes per second, once more")
-    read_how = max(reads, key=lambda how: reads[how].per_s)
-    for how, again in _time_reads(device, _dtype_of(read_how), nbytes, READ_S).items():
-        reads[how] = max(reads[how], again, key=lambda read: read.per_s)
+    for look, dtype in itertools.product(("", ", again"), dtypes):
+        told(f"bytes per second, {dtype_name(dtype)}{look}")
+        for how, read in _time_reads(device, dtype, nbytes, READ_S).items():
+            reads[how] = max(reads.get(how, read), read, key=lambda read: read.per_s)
+        told(f"FLOP per second, {dtype_name(dtype)}{look}")
+        products[dtype] = max(products.get(dtype, (0.0, 0)), _best_product(device, dtype))
     read_how = max(reads, key=lambda how: reads[how].per_s)
     if reads[read_how].timing.noisy:
         notes.append(f"the machine was busy while its bandwidth was measured: {reads[read_how].timing}")
@@ -230,8 +224,9 @@ def _time_reads(device: torch.device, dtype: torch.dtype, nbytes: int, budget_s:
         f"one row, {name}": lambda w: F.linear(x, w),  # weights [out, in], as nn.Linear keeps them
         f"one row, {name}, transposed": lambda w: x[:, : len(w)] @ w,  # weights [in, out]
     }.items():
-        calls[how], count = _in_turn(product, weights, device)
-        moved[how] = count * weights[0].nbytes
+        call, count = _in_turn(product, weights, device)
+        if count or "transposed" not in how:  # a layout without a kernel made for it may take seconds
+            calls[how], moved[how] = call, max(1, count) * weights[0].nbytes
     timed = interleave(calls, device, budget_s, least=3, before=_flush(device))
     return {how: Read(moved[how], timed[how]) for how in calls}
 
@@ -249,17 +244,18 @@ def _square_weights(data: Tensor) -> Tensor:
 def _in_turn(
     product: Callable[[Tensor], Tensor], weights: Tensor, device: torch.device
 ) -> tuple[Callable[[], None], int]:
-    """A call that multiplies with the next few of the weights, and how many that is: about CALL_S of work.
+    """A call that multiplies with the next few of the weights, and how many fit into CALL_S (0: not even one).
 
-    The next call goes on where the last one ended, so that weights have left the cache when they come again.
+    It takes one at least. The next call goes on where the last one ended, so that weights have left the cache
+    when they come again.
     """
     turns = itertools.cycle(weights)
     eighth = weights[0][: len(weights[0]) // 8]
     probe_s = 8 * time_call(lambda: product(eighth), device, budget_s=CALL_S / 10, least=1).median_s
-    count = max(1, min(len(weights), int(CALL_S / probe_s)))
+    count = min(len(weights), int(CALL_S / probe_s))
 
     def call() -> None:
-        for _ in range(count):
+        for _ in range(max(1, count)):
             product(next(turns))
 
     return call, count
@@ -321,7 +317,7 @@ def _row_rates(device: torch.device, dtype: torch.dtype, inner: int) -> list[flo
         x = torch.randn(rows, inner, device=device).to(dtype)
         call, count = _in_turn(lambda w, x=x: F.linear(x, w), weights, device)
         took_s = time_call(call, device, ROWS_S, least=3).q1_s
-        rates.append(2 * rows * inner * outer * count / took_s)
+        rates.append(2 * rows * inner * outer * max(1, count) / took_s)
         if took_s > NEXT_SIZE_S:
             break
     return rates
