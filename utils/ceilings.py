@@ -2,8 +2,7 @@
 
 Bandwidth is the best of several plain kernels, so that the roof does not depend on the kernel judged by it:
 a sum (reads), a copy (reads and writes) and products of one row with large matrices (reads, as decode does).
-Arithmetic is the best of square matrix products. Rates come from the first quartile of the times: other
-programs only ever slow a run down, and the single fastest run may be luck.
+Arithmetic is the best of square matrix products.
 """
 
 import itertools
@@ -28,10 +27,11 @@ LEAST_CACHES = 4  # ... and this many times the last-level cache
 SETTLED = 0.05  # doubling the working set changes the rate by no more: the cache has no part in it
 TOLERANCE = 0.05  # a share this far over a measured ceiling can still be noise
 DRIFT = 0.10  # a ceiling that moved further is said
-TIE = 0.10  # rates this close are equal
+TIE = 0.20  # rates this close are equal: one of them leads today, another tomorrow
 
 READ_S = 1.0  # time budgets: the bandwidth kernels of one dtype together,
-MATMUL_S = 0.2  # one size of square product,
+SIZE_S = 0.1  # one size of square product,
+BEST_S = 0.7  # the best of them, again,
 ROWS_S = 0.1  # one number of rows,
 CALL_S = 0.05  # and about the longest single call where its work can be divided
 NEXT_SIZE_S = 0.5  # a square product that would take longer is left out
@@ -65,8 +65,20 @@ class Read(NamedTuple):
 
     @property
     def per_s(self) -> float:
-        """Bytes per second."""
+        """Bytes per second, in a quarter of the runs or more: other programs take bandwidth, none adds to it."""
         return self.moved_bytes / self.timing.q1_s
+
+
+class Product(NamedTuple):
+    """The product of two n x n matrices, and how long it took."""
+
+    n: int
+    timing: Timing
+
+    @property
+    def per_s(self) -> float:
+        """FLOP per second of the median run; single runs reach clock rates that no longer work can hold."""
+        return 2 * self.n**3 / self.timing.median_s
 
 
 _measured: dict[tuple[str, int], Ceilings] = {}
@@ -104,19 +116,23 @@ def _measure(device: torch.device, told: Callable[[str], object]) -> Ceilings:
 
     # Other programs take a machine for seconds at a time: everything is looked at twice, with time between.
     reads: dict[str, Read] = {}
-    products: dict[torch.dtype, tuple[float, int]] = {}
+    products: dict[torch.dtype, Product] = {}
     for look, dtype in itertools.product(("", ", again"), dtypes):
         told(f"bytes per second, {dtype_name(dtype)}{look}")
         for how, read in _time_reads(device, dtype, nbytes, READ_S).items():
-            reads[how] = max(reads.get(how, read), read, key=lambda read: read.per_s)
+            reads[how] = _faster(read, reads.get(how))
         told(f"FLOP per second, {dtype_name(dtype)}{look}")
-        products[dtype] = max(products.get(dtype, (0.0, 0)), _best_product(device, dtype))
+        products[dtype] = _faster(_best_product(device, dtype), products.get(dtype))
+
     read_how = max(reads, key=lambda how: reads[how].per_s)
-    if reads[read_how].timing.noisy:
-        notes.append(f"the machine was busy while its bandwidth was measured: {reads[read_how].timing}")
+    for what, timing in [(read_how, reads[read_how].timing)] + [
+        (f"product of {dtype_name(dtype)} matrices", product.timing) for dtype, product in products.items()
+    ]:
+        if timing.noisy:
+            notes.append(f"the machine was busy when a ceiling was measured ({what}): {timing}")
 
     one_row = {dtype: reads[f"one row, {dtype_name(dtype)}"].per_s for dtype in dtypes}
-    flop_per_s = {dtype: rate for dtype, (rate, _) in products.items()}
+    flop_per_s = {dtype: product.per_s for dtype, product in products.items()}
     return Ceilings(
         device_name=devices.name(device),
         read_bytes_per_s=reads[read_how].per_s,
@@ -124,10 +140,14 @@ def _measure(device: torch.device, told: Callable[[str], object]) -> Ceilings:
         working_set_bytes=nbytes,
         one_row_bytes_per_s={dtype_name(d): rate for d, rate in one_row.items()},
         flop_per_s={dtype_name(d): rate for d, rate in flop_per_s.items()},
-        flop_size={dtype_name(d): n for d, (_, n) in products.items()},
+        flop_size={dtype_name(d): product.n for d, product in products.items()},
         best_dtype=dtype_name(_best_dtype(one_row, flop_per_s)),
         notes=tuple(notes),
     )
+
+
+def _faster(new: Read | Product, old: Read | Product | None) -> Read | Product:
+    return new if old is None or new.per_s > old.per_s else old
 
 
 def _runs(device: torch.device, dtype: torch.dtype) -> bool:
@@ -273,17 +293,24 @@ def _flush(device: torch.device) -> Callable[[], object] | None:
 # --- FLOP per second ----------------------------------------------------------------------------------
 
 
-def _best_product(device: torch.device, dtype: torch.dtype) -> tuple[float, int]:
-    """(FLOP/s, n) of the fastest product of two n x n matrices, n from 256 doubled while time and memory allow."""
-    best, n = (0.0, 0), 256
-    while 3 * n * n * dtype.itemsize <= devices.free_bytes(device) // 2:
+def _best_product(device: torch.device, dtype: torch.dtype) -> Product:
+    """The fastest product of two n x n matrices, n from 256 doubled while time and memory allow.
+
+    Once n is found its time is taken anew, and longer: the best of several short timings is a lucky one.
+    """
+
+    def timed(n: int, budget_s: float) -> Product:
         a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
-        took_s = time_call(lambda a=a, b=b: F.linear(a, b), device, MATMUL_S, least=3).q1_s
-        best = max(best, (2 * n**3 / took_s, n))
-        if 8 * took_s > NEXT_SIZE_S or n == 16384:
-            break
-        n *= 2
-    return best
+        return Product(n, time_call(lambda: F.linear(a, b), device, budget_s, least=3))
+
+    def grows(last: Product) -> bool:
+        fits = 3 * (2 * last.n) ** 2 * dtype.itemsize <= devices.free_bytes(device) // 2
+        return fits and last.n < 16384 and 8 * last.timing.median_s <= NEXT_SIZE_S
+
+    tried = [timed(256, SIZE_S)]
+    while grows(tried[-1]):
+        tried.append(timed(2 * tried[-1].n, SIZE_S))
+    return timed(max(tried, key=lambda product: product.per_s).n, BEST_S)
 
 
 def rows_flop_per_s(device: torch.device, dtype: torch.dtype, inner: int = 2048) -> Callable[[int], float]:
@@ -316,7 +343,7 @@ def _row_rates(device: torch.device, dtype: torch.dtype, inner: int) -> list[flo
     for rows in ROWS:
         x = torch.randn(rows, inner, device=device).to(dtype)
         call, count = _in_turn(lambda w, x=x: F.linear(x, w), weights, device)
-        took_s = time_call(call, device, ROWS_S, least=3).q1_s
+        took_s = time_call(call, device, ROWS_S, least=3).median_s
         rates.append(2 * rows * inner * outer * max(1, count) / took_s)
         if took_s > NEXT_SIZE_S:
             break
