@@ -160,9 +160,7 @@ def test_threads_are_the_least_of_affinity_quota_and_cores(monkeypatch, allowed,
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no CPU affinity")
 @pytest.mark.parametrize("limit", ["affinity", "OMP_NUM_THREADS"])
 def test_a_process_held_to_one_cpu_says_one_thread(limit):
-    hold = (
-        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); " if limit == "affinity" else ""
-    )
+    hold = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); " if limit == "affinity" else ""
     code = hold + "from utils.device import threads; print(threads())"
     env = os.environ | ({"OMP_NUM_THREADS": "1"} if limit == "OMP_NUM_THREADS" else {})
     root = os.path.dirname(os.path.dirname(__file__))
@@ -281,9 +279,7 @@ def test_an_unknown_cache_stays_unknown(tmp_path, monkeypatch):
     assert device.last_level_cache({0}, tmp_path) is None
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda d: SimpleNamespace(name="old"))
     assert device.cache_bytes(torch.device("cuda:0")) is None
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda d: SimpleNamespace(L2_cache_size=50 << 20)
-    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda d: SimpleNamespace(L2_cache_size=50 << 20))
     assert device.cache_bytes(torch.device("cuda:0")) == 50 << 20
 
 

@@ -199,12 +199,8 @@ def test_the_ratio_is_paired_and_not_one_of_medians():
 @given(st.lists(seconds, min_size=1, max_size=50))
 def test_median_and_quartiles_are_those_of_torch(times):
     timed = Timing(tuple(times))
-    expected = torch.tensor(times, dtype=torch.float64).quantile(
-        torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
-    )
-    torch.testing.assert_close(
-        torch.tensor([timed.q1_s, timed.median_s, timed.q3_s], dtype=torch.float64), expected
-    )
+    expected = torch.tensor(times, dtype=torch.float64).quantile(torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64))
+    torch.testing.assert_close(torch.tensor([timed.q1_s, timed.median_s, timed.q3_s], dtype=torch.float64), expected)
     assert timed.noisy == (timed.spread > 0.2)
 
 

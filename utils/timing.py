@@ -68,9 +68,7 @@ def _three_digits(value: float) -> str:
     return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
-def time_call(
-    call: Callable[[], object], device: torch.device, budget_s: float = 0.5, least: int = 5
-) -> Timing:
+def time_call(call: Callable[[], object], device: torch.device, budget_s: float = 0.5, least: int = 5) -> Timing:
     """Time one call, as `interleave` does.
 
     A call shorter than about 100 us is best repeated inside `call`: waiting for a GPU takes some 10 us.

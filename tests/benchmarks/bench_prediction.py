@@ -8,6 +8,7 @@ and prefill's share of the best matrix product. Run it on a machine that does no
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -35,8 +36,8 @@ def bench(name: str, limit_s: float = 20.0) -> None:
     print(f"\n{shape.name}, float32, on {device.describe(here)}")
     print(f"{in_units(speeds.read_bytes_per_s, 'B/s')}, {in_units(speeds.flop_per_s, 'FLOP/s')}", end=", ")
     print(f"overhead {in_units(speeds.overhead_s, 's')}, elementwise {in_units(speeds.elementwise_bytes_per_s, 'B/s')}")
-    print("products:  " + rates(speeds.matmul_flop_per_s, (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)))
-    print("attention: " + rates(speeds.attention_flop_per_s, phases.ATTENTION_NEW))
+    print("largest product: " + rates(partial(speeds.matmul_flop_per_s, "gate_up"), phases.PRODUCT_ROWS))
+    print("attention:       " + rates(partial(speeds.attention_flop_per_s, batch=1), phases.ATTENTION_NEW))
 
     started = time.perf_counter()
     result = phases.grid(model, speeds, limit_s=limit_s, told=told)
