@@ -367,55 +367,44 @@ def test_the_peak_of_another_dtype_is_seen(monkeypatch):
 
 
 def fake_products(monkeypatch, rate_of, free=1000 * GIB):
-    """Timers that answer as a machine whose square products run at rate_of(n); what was tried is kept."""
+    """time_call as a machine would answer whose square products run at rate_of(n); what was tried is kept."""
     tried, shapes = [], []
 
-    def by_size(call):
+    def by_size(call, device, budget_s, least):
         call()
         n, k = shapes.pop()
         assert n == k
-        tried.append(n)
-        return Timing((2 * n**3 / rate_of(n, len(tried)),))
+        tried.append((n, budget_s))
+        return Timing((2 * n**3 / rate_of(n),))
 
     machine(monkeypatch, free=free)
     monkeypatch.setattr(torch.nn.functional, "linear", lambda a, b: shapes.append(a.shape))
-    monkeypatch.setattr(ceilings, "time_call", lambda call, *_, **__: by_size(call))
-    monkeypatch.setattr(ceilings, "interleave", lambda calls, *_, **__: {n: by_size(c) for n, c in calls.items()})
+    monkeypatch.setattr(ceilings, "time_call", by_size)
     return tried
 
 
-def test_the_best_product_is_kept_with_its_size(monkeypatch):
-    tried = fake_products(monkeypatch, lambda n, _: {1024: 240e9, 2048: 210e9}.get(n, 100e9))
+def test_the_best_product_is_kept_with_its_size_and_timed_anew(monkeypatch):
+    tried = fake_products(monkeypatch, lambda n: {1024: 240e9, 2048: 210e9}.get(n, 100e9))
     best = ceilings._best_product(META, FP32)
     assert (best.n, best.per_s) == (1024, pytest.approx(240e9))
-    assert tried[:4] == [256, 512, 1024, 2048]  # 4096 would take over half a second
-    assert tried[4:] == [1024, 2048]
-
-
-def test_a_lucky_first_timing_does_not_decide(monkeypatch):
-    fake_products(monkeypatch, lambda n, turn: {3: 300e9}.get(turn, {1024: 200e9, 512: 100e9}.get(n, 250e9)))
-    best = ceilings._best_product(META, FP32)  # turn 3 is the first of 1024
-    assert (best.n, best.per_s) == (2048, pytest.approx(250e9))
+    short, long = ceilings.SIZE_S, ceilings.BEST_S
+    # 4096 would take over half a second
+    assert tried == [(256, short), (512, short), (1024, short), (2048, short), (1024, long)] and short < long
 
 
 @pytest.mark.parametrize(
-    ("rate_of", "best", "last"),
-    [
-        (lambda n, _: 1e15 * n, 16384, 16384),
-        (lambda n, _: 1e8, 256, 256),
-        (lambda n, _: 1e18 / n, 256, 16384),
-    ],
+    ("rate_of", "n"), [(lambda n: 1e15 * n, 16384), (lambda n: 1e8, 256), (lambda n: 1e18 / n, 256)]
 )
-def test_fast_devices_get_large_products_and_slow_ones_small(monkeypatch, rate_of, best, last):
+def test_fast_devices_get_large_products_and_slow_ones_small(monkeypatch, rate_of, n):
     tried = fake_products(monkeypatch, rate_of)
-    assert ceilings._best_product(META, BF16).n == best
-    assert max(tried) == last
+    assert ceilings._best_product(META, BF16).n == tried[-1][0] == n
+    assert max(tried)[0] == (256 if rate_of(1) == 1e8 else 16384)
 
 
 def test_products_fit_into_half_of_the_free_memory(monkeypatch):
-    tried = fake_products(monkeypatch, lambda n, _: 1e15, free=2 * 3 * 2048**2 * 4)
+    tried = fake_products(monkeypatch, lambda n: 1e15, free=2 * 3 * 2048**2 * 4)
     ceilings._best_product(META, FP32)
-    assert max(tried) == 2048
+    assert max(tried)[0] == 2048
 
 
 @pytest.mark.parametrize("disturbed", [True, False], ids=["second", "first"])

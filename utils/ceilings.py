@@ -29,9 +29,9 @@ TOLERANCE = 0.05  # a share this far over a measured ceiling can still be noise
 DRIFT = 0.10  # a ceiling that moved further is said
 TIE = 0.20  # rates this close are equal: one of them leads today, another tomorrow
 
-READ_S = 0.8  # time budgets: the bandwidth kernels of one dtype together,
+READ_S = 1.0  # time budgets: the bandwidth kernels of one dtype together,
 SIZE_S = 0.1  # one size of square product,
-BEST_S = 0.8  # the best of them together, again,
+BEST_S = 0.7  # the best of them, again,
 ROWS_S = 0.1  # one number of rows,
 CALL_S = 0.05  # and about the longest single call where its work can be divided
 NEXT_SIZE_S = 0.5  # a square product that would take longer is left out
@@ -296,24 +296,21 @@ def _flush(device: torch.device) -> Callable[[], object] | None:
 def _best_product(device: torch.device, dtype: torch.dtype) -> Product:
     """The fastest product of two n x n matrices, n from 256 doubled while time and memory allow.
 
-    A first timing of each size is short, and the best of several short ones is a lucky one: sizes that come
-    near it are timed anew, longer and in turns.
+    Once n is found its time is taken anew, and longer: the best of several short timings is a lucky one.
     """
 
-    def product(n: int) -> Callable[[], Tensor]:
+    def timed(n: int, budget_s: float) -> Product:
         a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
-        return lambda: F.linear(a, b)
+        return Product(n, time_call(lambda: F.linear(a, b), device, budget_s, least=3))
 
-    tried: list[Product] = []
-    for n in (2**k for k in range(8, 15)):
-        if 3 * n * n * dtype.itemsize > devices.free_bytes(device) // 2:
-            break
-        tried.append(Product(n, time_call(product(n), device, SIZE_S, least=3)))
-        if 8 * tried[-1].timing.median_s > NEXT_SIZE_S:
-            break
-    near = [p.n for p in tried if p.per_s >= (1 - TIE) * max(p.per_s for p in tried)]
-    again = interleave({str(n): product(n) for n in near}, device, BEST_S, least=3)
-    return max((Product(int(n), timing) for n, timing in again.items()), key=lambda p: p.per_s)
+    def grows(last: Product) -> bool:
+        fits = 3 * (2 * last.n) ** 2 * dtype.itemsize <= devices.free_bytes(device) // 2
+        return fits and last.n < 16384 and 8 * last.timing.median_s <= NEXT_SIZE_S
+
+    tried = [timed(256, SIZE_S)]
+    while grows(tried[-1]):
+        tried.append(timed(2 * tried[-1].n, SIZE_S))
+    return timed(max(tried, key=lambda product: product.per_s).n, BEST_S)
 
 
 def rows_flop_per_s(device: torch.device, dtype: torch.dtype, inner: int = 2048) -> Callable[[int], float]:

@@ -17,7 +17,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.spines import Spine
 from PIL import Image
 from traitlets import Unicode
 
@@ -149,7 +148,7 @@ class _Canvas:
         """Empty the axes, draw, and return the picture as a PNG, one pixel for each pixel of a notebook."""
         own = list(np.ravel(self._axes))
         for ax in self.figure.axes:
-            _empty(ax) if ax in own else ax.remove()  # a twin of the last drawing goes
+            ax.clear() if ax in own else ax.remove()  # a twin of the last drawing goes
         draw(self._axes)
         axes = self.figure.axes
         contents = [(ax, artist) for ax in axes for artist in _contents(ax)]
@@ -186,29 +185,6 @@ def _contents(ax: Axes) -> list[Artist]:
     legend = [ax.get_legend()] if ax.get_legend() else []
     spines = ax.spines.values() if ax.axison else []
     return sorted(chain(*groups, legend, spines), key=Artist.get_zorder)
-
-
-def _empty(ax: Axes) -> None:
-    """Undo the last drawing.
-
-    `ax.clear()` would also build new ticks, which takes longer than to draw the next picture. It is needed
-    only where an axis has names on it: they would add up.
-    """
-    if ax.xaxis.have_units() or ax.yaxis.have_units():
-        return ax.clear()
-    for artist in _contents(ax):
-        if not isinstance(artist, Spine):
-            artist.remove()
-    ax.containers.clear()
-    ax.set_axis_on()
-    ax.set(xscale="linear", yscale="linear", xlabel="", ylabel="")
-    for loc in ("left", "center", "right"):
-        ax.set_title("", loc=loc)
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_inverted(False)
-    ax.relim()
-    ax.set_autoscale_on(True)
-    ax.set_prop_cycle(None)
 
 
 def _frame(ax: Axes) -> list:
