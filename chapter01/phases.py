@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chapter01.loop import device_of, new_cache
-from utils import ceilings as ceilings_
 from utils import device as devices
 from utils.ceilings import Ceilings, dtype_name
 from utils.chips import from_device_name
@@ -125,7 +124,7 @@ def ready(model: Decoder, batch: int, new: int, context: int) -> Callable[[], No
     return call
 
 
-def time_phases(model: Decoder, short: int = 128, long: int = 512, budget_s: float = 4.0) -> dict[str, Timing]:
+def time_phases(model: Decoder, short: int = 128, long: int = 512, budget_s: float = 1.0) -> dict[str, Timing]:
     """Prefill of a short and a long prompt, one token and eight tokens behind them, taken in turns.
 
     Keys: "prefill short", "prefill long", "decode short", "decode long", "eight".
@@ -140,7 +139,7 @@ def time_phases(model: Decoder, short: int = 128, long: int = 512, budget_s: flo
     return interleave(calls, device_of(model), budget_s, least=3)
 
 
-SWEEP = tuple(2**k for k in range(11))  # 1 to 1,024 new tokens
+SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)  # new tokens
 
 
 def sweep(model: Decoder, new_tokens: Iterable[int] = SWEEP, told: Callable[[int], object] = lambda new: None):
@@ -148,22 +147,20 @@ def sweep(model: Decoder, new_tokens: Iterable[int] = SWEEP, told: Callable[[int
     timings = {}
     for new in new_tokens:
         told(new)
-        timings[new] = time_call(ready(model, 1, new, 0), device_of(model), budget_s=0.25, least=1 if new > 300 else 3)
+        timings[new] = time_call(ready(model, 1, new, 0), device_of(model), budget_s=0.15, least=1 if new > 300 else 2)
     return timings
 
 
-def time_products(model: Decoder, rows: int, budget_s: float = 0.5) -> dict[str, Timing]:
-    """Each kind of matrix product alone, over the weights of all layers, with `rows` rows (the head: with one).
+def time_products(
+    model: Decoder, rows: int, head_rows: int = 1, layers: int | None = None, budget_s: float = 0.5
+) -> dict[str, Timing]:
+    """Each kind of matrix product alone, with random inputs of so many rows, in turns.
 
-    Keys as in `trace`; a timing is of all instances together.
+    Keys as in `trace`; a timing is of all layers together (or of the first `layers`).
     """
-    kinds: dict[str, list[Tensor]] = {}
-    for path, part in model.named_modules():
-        if isinstance(part, nn.Linear):
-            kinds.setdefault(path.split(".")[-1], []).append(part.weight)
 
-    def run(name: str, weights: list[Tensor]) -> Callable[[], None]:
-        x = torch.randn(1 if name == "head" else rows, weights[0].shape[1]).to(weights[0])
+    def run(weights: list[Tensor], rows: int) -> Callable[[], None]:
+        x = torch.randn(rows, weights[0].shape[1]).to(weights[0])
 
         def call() -> None:
             for weight in weights:
@@ -171,16 +168,30 @@ def time_products(model: Decoder, rows: int, budget_s: float = 0.5) -> dict[str,
 
         return call
 
-    calls = {name: run(name, weights) for name, weights in kinds.items()}
+    calls = {name: run(weights[:layers], rows) for name, weights in _weights(model).items()}
+    calls["head"] = run([model.head.weight], head_rows)
     return interleave(calls, device_of(model), budget_s, least=2)
 
 
-def time_batching(model: Decoder, batch: int = 16, context: int = 1024, budget_s: float = 1.0) -> dict[str, Timing]:
+def _weights(model: Decoder) -> dict[str, list[Tensor]]:
+    """The weights of all layers by the name of their product."""
+    named: dict[str, list[Tensor]] = {}
+    for path, part in model.layers.named_modules():
+        if isinstance(part, nn.Linear):
+            named.setdefault(path.split(".")[-1], []).append(part.weight)
+    return named
+
+
+def time_batching(
+    model: Decoder, batch: int = 16, context: int | None = None, budget_s: float = 0.5
+) -> dict[str, Timing]:
     """Attention alone and matrix products alone of one decode step, for one sequence and for `batch`, in turns.
 
-    Keys: "attention 1", "attention N", "products 1", "products N"; each over all layers.
+    Keys: "attention 1", "attention N", "products 1", "products N"; each over all layers. A GPU is given more context:
+    it would launch a short attention no faster than it runs it.
     """
-    weights = [part.weight for layer in model.layers for part in layer.modules() if isinstance(part, nn.Linear)]
+    context = context or (1024 if device_of(model).type == "cpu" else 8192)
+    weights = [weight for kind in _weights(model).values() for weight in kind]
 
     def attention(batch: int) -> Callable[[], None]:
         return _attention(model.shape, device_of(model), weights[0].dtype, batch, 1, context)
@@ -209,75 +220,122 @@ class Speeds:
     bytes_per_number: int
     flop_per_s: float  # roof
     read_bytes_per_s: float  # roof
-    matmul_flop_per_s: Callable[[int], float]  # of a product, by its rows
-    attention_flop_per_s: Callable[[int], float]  # of attention, by the new tokens of each sequence
+    matmul_flop_per_s: Callable[[str, int], float]  # of a product, by its name and rows
+    attention_flop_per_s: Callable[[int, int], float]  # of attention, by new tokens and batch
     elementwise_bytes_per_s: float  # of norms, rotations, gates and additions
     overhead_s: float  # of one pass: Python, dispatch, launches
     overlap: bool  # launches run ahead of the execution (a GPU)
 
 
 def measure_speeds(model: Decoder, ceilings: Ceilings) -> Speeds:
-    """What foretells passes of decoders of this shape here, from loose tensors and two hollow models: seconds of work.
+    """What foretells passes of this model here, from single kernels and a hollow model: some seconds of work.
 
-    Only the shape, the device and the dtype of `model` count. Nothing is fitted to a pass of it.
+    Nothing is fitted to a pass of the model itself.
     """
     shape, device, dtype = model.shape, device_of(model), model.embed.weight.dtype
-    per_layer_s = time_overhead(shape, device, dtype)
+    if device.type == "cpu":
+        overhead_s, elementwise_bytes_per_s = time_rest(shape, device, dtype)
+    else:  # launches take longer than elementwise kernels of a few hundred rows: their speed does not show
+        overhead_s, elementwise_bytes_per_s = time_launches(shape, device, dtype), ceilings.read_bytes_per_s
     return Speeds(
         bytes_per_number=dtype.itemsize,
         flop_per_s=ceilings.flop_per_s[dtype_name(dtype)],
         read_bytes_per_s=ceilings.read_bytes_per_s,
-        matmul_flop_per_s=ceilings_.rows_flop_per_s(device, dtype, shape.hidden),
+        matmul_flop_per_s=product_speed(model),
         attention_flop_per_s=attention_speed(shape, device, dtype),
-        elementwise_bytes_per_s=elementwise_speed(shape, device, dtype),
-        overhead_s=per_layer_s,
+        elementwise_bytes_per_s=elementwise_bytes_per_s,
+        overhead_s=overhead_s,
         overlap=device.type != "cpu",
     )
 
 
-def time_overhead(shape: Shape, device: torch.device, dtype: torch.dtype, budget_s: float = 1.0) -> float:
-    """Seconds that a pass takes whatever its size: an almost empty model of the same depth, timed.
+def time_rest(shape: Shape, device: torch.device, dtype: torch.dtype, budget_s: float = 1.0) -> tuple[float, float]:
+    """(seconds of overhead, bytes/s of elementwise work) of a pass on a CPU, from a hollow model of the same depth.
 
-    On a CPU the weights of a real pass sweep the interpreter's own data out of the cache, and every call after that
-    takes about twice as long. So the empty model reads a block of memory before each product, and the time of reading
-    the same blocks alone is taken off again.
+    One token through it is overhead. What many tokens take more than one, less their attention, is elementwise work, in
+    the bytes that `counts` allows it. The weights of a real pass sweep the caches, and launches and norms after that
+    take about twice as long: so a block of memory is read in place of each product, and the time of reading the same
+    blocks alone is taken off again.
     """
-    empty = random_decoder(replace(shape, hidden=8, heads=1, kv_heads=1, head_dim=8, ffn=8, vocab=8), device, dtype)
-    call = ready(empty, 1, 1, 0)
-    if device.type != "cpu":
-        return time_call(call, device, budget_s / 2).median_s
-    linears = [part for part in empty.modules() if isinstance(part, nn.Linear)]
-    blocks = torch.randn(64, SWEPT_BYTES // 4)
-    turn = cycle(blocks)
+    turn = cycle(torch.randn(64, SWEPT_BYTES // 4))
 
-    def reads() -> None:
-        for _ in linears:
-            next(turn).sum()
-
-    def read_first(linear: nn.Linear, inputs: tuple[Tensor]) -> None:
+    def read() -> None:
         next(turn).sum()
 
-    for linear in linears:
-        linear.register_forward_pre_hook(read_first)
-    timings = interleave({"both": call, "reads": reads}, device, budget_s)
-    both, alone = timings["both"].samples_s, timings["reads"].samples_s
-    return max(0.0, statistics.median(b - a for b, a in zip(both, alone, strict=True)))
+    def reads() -> None:
+        for _ in range(4 * shape.layers + 1):
+            read()
+
+    model = hollow(shape, device, dtype, read)
+    calls = {"reads": reads, "one": ready(model, 1, 1, 0), "many": ready(model, 1, REST_ROWS, 0)}
+    calls["attention"] = _attention(shape, device, dtype, 1, REST_ROWS, 0)
+    timings = interleave(calls, device, budget_s, least=3)
+    reads_s, one_s, many_s, attention_s = (np.array(timing.samples_s) for timing in timings.values())
+    overhead_s = float(np.median(one_s - reads_s))
+    rest_s = float(np.median(many_s - one_s - attention_s))
+    counted = forward_pass(shape, 1, REST_ROWS - 1, 0, *3 * [dtype.itemsize])
+    moved = sum(m.times * m.bytes for m in counted if m.name == "elementwise")
+    return max(0.0, overhead_s), moved / max(rest_s, 1e-6)
 
 
+def time_launches(shape: Shape, device: torch.device, dtype: torch.dtype) -> float:
+    """Seconds that the launches of a pass take, whatever its size: one token through a hollow model of that depth."""
+    return time_call(ready(hollow(shape, device, dtype), 1, 1, 0), device).median_s
+
+
+REST_ROWS = 256
 SWEPT_BYTES = 4 << 20  # read before each product: about what one weight matrix of the embedded model takes
-ATTENTION_NEW = (1, 8, 64, 512)
-ATTENTION_CONTEXT = 512
+PRODUCT_ROWS = (1, 2, 4, 8, 16, 64, 256, 1024)
+HEAD_ROWS = 64  # the head works on one row of each sequence: more than this is not asked for
 
 
-def attention_speed(shape: Shape, device: torch.device, dtype: torch.dtype) -> Callable[[int], float]:
-    """FLOP/s of attention alone by the number of new tokens, masked pairs counted; interpolated on logarithms."""
-    rates = []
-    for new in ATTENTION_NEW:
-        call = _attention(shape, device, dtype, 1, new, ATTENTION_CONTEXT)
-        took_s = time_call(call, device, budget_s=0.15, least=3).q1_s
-        counted = {m.name: m for m in forward_pass(shape, 1, new, ATTENTION_CONTEXT)}["attention"]
-        rates.append(counted.times * counted.flops / took_s)
-    return lambda new: float(np.exp(np.interp(np.log(new), np.log(ATTENTION_NEW), np.log(rates))))
+def product_speed(model: Decoder) -> Callable[[str, int], float]:
+    """FLOP/s of each kind of matrix product by its rows, interpolated on logarithms and flat beyond.
+
+    By kind, because kernels for few rows are slower for some widths than for others. All weights are gone through, so
+    that none is in the cache; with many rows that does not matter, and two layers do.
+    """
+    rates: dict[str, list[float]] = {}
+    for rows in PRODUCT_ROWS:
+        layers = model.shape.layers if rows < 64 else 2
+        head_rows = min(rows, HEAD_ROWS)
+        timings = time_products(model, rows, head_rows, layers, budget_s=0.05)
+        for name, timing in timings.items():
+            weights = [model.head.weight] if name == "head" else _weights(model)[name][:layers]
+            flops = 2 * (head_rows if name == "head" else rows) * sum(weight.numel() for weight in weights)
+            rates.setdefault(name, []).append(flops / timing.q1_s)
+
+    def flop_per_s(name: str, rows: int) -> float:
+        if name == "head":
+            rows = min(rows, HEAD_ROWS)  # not measured beyond
+        return float(np.exp(np.interp(np.log(rows), np.log(PRODUCT_ROWS), np.log(rates[name]))))
+
+    return flop_per_s
+
+
+ATTENTION_NEW, ATTENTION_BATCH, ATTENTION_CONTEXT = (1, 8, 64, 512), (1, 4), 1024
+
+
+def attention_speed(shape: Shape, device: torch.device, dtype: torch.dtype) -> Callable[[int, int], float]:
+    """FLOP/s of attention alone by new tokens and batch, masked pairs counted; interpolated on logarithms.
+
+    The batch matters where there are few heads: one sequence's do not share out evenly among the threads.
+    """
+
+    def rate(batch: int, new: int) -> float:
+        few = replace(shape, layers=min(shape.layers, 2)) if new > 8 else shape  # long ones do not depend on the cache
+        call = _attention(few, device, dtype, batch, new, ATTENTION_CONTEXT)
+        took_s = time_call(call, device, budget_s=0.05, least=3).q1_s
+        counted = {m.name: m for m in forward_pass(few, batch, new, ATTENTION_CONTEXT)}["attention"]
+        return counted.times * counted.flops / took_s
+
+    rates = {batch: np.log([rate(batch, new) for new in ATTENTION_NEW]) for batch in ATTENTION_BATCH}
+
+    def flop_per_s(new: int, batch: int) -> float:
+        at = [np.interp(np.log(new), np.log(ATTENTION_NEW), by_new) for by_new in rates.values()]
+        return float(np.exp(np.interp(np.log(batch), np.log(ATTENTION_BATCH), at)))
+
+    return flop_per_s
 
 
 def _attention(
@@ -298,44 +356,32 @@ def _attention(
 class _Given(nn.Module):
     """In place of a matrix product: hands out a ready result of the right shape."""
 
-    def __init__(self, linear: nn.Linear):
+    def __init__(self, linear: nn.Linear, instead: Callable[[], None]):
         super().__init__()
-        self.outer, self.results = linear.out_features, {}
+        self.outer, self.instead, self.results = linear.out_features, instead, {}
 
     def forward(self, x: Tensor) -> Tensor:
+        self.instead()
         size = (*x.shape[:-1], self.outer)
         if size not in self.results:
             self.results[size] = torch.randn(size, device=x.device).to(x.dtype)
         return self.results[size]
 
 
-def hollow(shape: Shape, device: torch.device, dtype: torch.dtype) -> Decoder:
-    """A decoder of that shape without its matrix products: norms, rotations, attention and gates are real."""
-    model = random_decoder(replace(shape, vocab=8), device, dtype)
+def hollow(
+    shape: Shape, device: torch.device, dtype: torch.dtype, instead: Callable[[], None] = lambda: None
+) -> Decoder:
+    """A decoder of that shape that calls `instead` of its matrix products; all else between them is real."""
+    with torch.device("meta"):  # weights that are never used take no memory
+        model = Decoder(replace(shape, name="hollow", vocab=8)).to(dtype)
     for part in [model, *model.modules()]:
         for name, child in list(part.named_children()):
             if isinstance(child, nn.Linear):
-                setattr(part, name, _Given(child))
+                setattr(part, name, _Given(child, instead))
+    model.to_empty(device=device)
+    for weight in model.parameters():
+        weight.normal_()
     return model
-
-
-def elementwise_speed(shape: Shape, device: torch.device, dtype: torch.dtype, rows: int = 256) -> float:
-    """Bytes/s of all that is neither product nor attention, in the bytes that `counts` allows it.
-
-    From two layers of a hollow model: what `rows` tokens take more than one, less the attention of both.
-    """
-    few = replace(shape, layers=2)
-    model = hollow(few, device, dtype)
-    calls = {f"pass {n}": ready(model, 1, n, 0) for n in (1, rows)}
-    calls |= {f"attention {n}": _attention(few, device, dtype, 1, n, 0) for n in (1, rows)}
-    took_s = {name: timing.q1_s for name, timing in interleave(calls, device, 0.5).items()}
-    extra_s = took_s[f"pass {rows}"] - took_s["pass 1"] - took_s[f"attention {rows}"] + took_s["attention 1"]
-    width = dtype.itemsize
-    many, one = (
-        sum(m.times * m.bytes for m in forward_pass(few, 1, n, 0, width, width, width) if m.name == "elementwise")
-        for n in (rows, 1)
-    )
-    return (many - one) / max(extra_s, 0.05 * took_s[f"pass {rows}"])
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------
@@ -360,9 +406,9 @@ def foretell_parts(shape: Shape, speeds: Speeds, batch: int, new: int, context: 
     for m in _modules(shape, speeds, batch, new, context):
         read_bytes_per_s = speeds.read_bytes_per_s
         if m.kind == "matmul":
-            flop_per_s = speeds.matmul_flop_per_s(m.rows)
+            flop_per_s = speeds.matmul_flop_per_s(m.name, m.rows)
         elif m.kind == "attention":
-            flop_per_s = speeds.attention_flop_per_s(new)
+            flop_per_s = speeds.attention_flop_per_s(new, batch)
         else:
             flop_per_s, read_bytes_per_s = speeds.flop_per_s, speeds.elementwise_bytes_per_s
         seconds[m.kind] += m.times * max(m.flops / flop_per_s, m.bytes / read_bytes_per_s)
@@ -422,6 +468,11 @@ class Grid:
         return statistics.fmean(point.error for point in self.points)
 
 
+def swept(shape: Shape, speeds: Speeds, timings: dict[int, Timing]) -> list[Point]:
+    """The passes of a `sweep` as points, each with what is foretold for it."""
+    return [Point(1, new, 0, foretell(shape, speeds, 1, new, 0), timing) for new, timing in timings.items()]
+
+
 GRID = tuple(product((1, 4, 16), (1, 8, 64, 512), (0, 1024)))  # batch, new tokens, context
 
 
@@ -461,7 +512,7 @@ def until_bytes_bind(model: Decoder, read_bytes_per_s: float, times: float = 2.0
     """
     device, dtype = device_of(model), model.embed.weight.dtype
     step_s = model.shape.read_parameters * dtype.itemsize / read_bytes_per_s
-    if device.type == "cpu" or step_s >= times * time_overhead(model.shape, device, dtype):
+    if device.type == "cpu" or step_s >= times * time_launches(model.shape, device, dtype):
         return model
     for name in ("Llama-3.1-70B", "Llama-3.1-8B", "Llama-3.2-1B"):
         whole = replace(find(name), vocab=32_000)
@@ -601,4 +652,4 @@ def foretold_in_proportion(points: Sequence[Point], factor: float) -> bool:
 def batch_lifts_products_only(timings: dict[str, Timing]) -> bool:
     """Whether a larger batch makes attention dearer by a larger factor than it does the matrix products."""
     attention = ratio(timings["attention N"], timings["attention 1"])
-    return attention > 1.5 * ratio(timings["products N"], timings["products 1"])
+    return attention > 1.2 * ratio(timings["products N"], timings["products 1"])

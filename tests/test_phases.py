@@ -28,7 +28,7 @@ def timing(*seconds):
 
 def made_up(**changes):
     """A machine of round numbers: 100 FLOP a byte, no kernel below its roof, no overhead."""
-    speeds = phases.Speeds(4, 1e12, 1e10, lambda rows: 1e12, lambda new: 1e12, 1e10, 0.0, False)
+    speeds = phases.Speeds(4, 1e12, 1e10, lambda name, rows: 1e12, lambda new, batch: 1e12, 1e10, 0.0, False)
     return dataclasses.replace(speeds, **changes)
 
 
@@ -96,8 +96,8 @@ def test_each_loss_lengthens_its_own_part():
     at = (1, 64, 1024)
     ideal = phases.foretell_parts(BIG, made_up(), *at)
     for part, loss in {
-        "matmul": {"matmul_flop_per_s": lambda rows: 1e10 if rows == 64 else 1e12},
-        "attention": {"attention_flop_per_s": lambda new: 1e8 if new == 64 else 1e12},
+        "matmul": {"matmul_flop_per_s": lambda name, rows: 1e10 if (name, rows) == ("gate_up", 64) else 1e12},
+        "attention": {"attention_flop_per_s": lambda new, batch: 1e8 if (new, batch) == (64, 1) else 1e12},
         "other": {"elementwise_bytes_per_s": 1e9},
         "overhead": {"overhead_s": 5.0},
     }.items():
@@ -114,16 +114,23 @@ def test_overhead_adds_on_a_cpu_and_hides_behind_a_gpu():
         assert phases.foretell(BIG, gpu, 1, 1, 0) == pytest.approx(max(executing_s, overhead_s))
 
 
-def test_the_speeds_of_this_machine():
-    """No figure is sworn to, but each part is there, positive, and of this shape and dtype."""
-    flat = Ceilings("x", 1e10, "sum", 1 << 30, {"float32": 1e10}, {"float32": 1e11}, {"float32": 512}, "float32", ())
-    overhead_s = phases.time_overhead(TINY, CPU, torch.float32, budget_s=0.05)
-    deep_s = phases.time_overhead(dataclasses.replace(TINY, layers=30), CPU, torch.float32, budget_s=0.2)
-    assert 0 <= overhead_s < deep_s  # launches go with the layers
-    attention = phases.attention_speed(TINY, CPU, torch.float32)
-    assert all(attention(new) > 0 for new in (1, 3, 64, 4000))
-    assert phases.elementwise_speed(TINY, CPU, torch.float32, rows=64) > 0
-    assert phases.specification(flat, "float32") is None  # no such device in the catalogue
+def test_the_speeds_of_this_machine(model):
+    """No figure is sworn to, but each part is there, positive, and measured for what it is asked for."""
+    roofs = Ceilings("x", 1e10, "sum", 1 << 30, {"float32": 1e10}, {"float32": 1e11}, {"float32": 512}, "float32", ())
+    speeds = phases.measure_speeds(model, roofs)
+    assert (speeds.flop_per_s, speeds.read_bytes_per_s, speeds.bytes_per_number) == (1e11, 1e10, 4)
+    for name in ("qkv", "out", "gate_up", "down", "head"):
+        one, many = (speeds.matmul_flop_per_s(name, rows) for rows in (1, 64))
+        assert 0 < one < many  # rows share what a call costs
+    assert speeds.matmul_flop_per_s("head", 64) == speeds.matmul_flop_per_s("head", 512)
+    assert all(speeds.attention_flop_per_s(new, batch) > 0 for new in (1, 3, 4000) for batch in (1, 2, 99))
+    assert speeds.elementwise_bytes_per_s > 0
+    assert not speeds.overlap
+
+
+def test_launches_go_with_the_depth():
+    shallow, deep = (dataclasses.replace(TINY, layers=layers) for layers in (1, 40))
+    assert phases.time_launches(shallow, CPU, torch.float32) < phases.time_launches(deep, CPU, torch.float32)
 
 
 def test_a_hollow_model_has_all_but_the_products():
@@ -131,6 +138,9 @@ def test_a_hollow_model_has_all_but_the_products():
     assert not [part for part in model.modules() if isinstance(part, nn.Linear)]
     assert len([part for part in model.modules() if isinstance(part, nn.RMSNorm)]) == 2 * 3 + 1
     phases.ready(model, 2, 5, 3)()  # and it runs
+    called = []
+    phases.ready(phases.hollow(TINY, CPU, torch.float32, lambda: called.append(1)), 1, 1, 0)()
+    assert len(called) == 4 * 3 + 1  # in place of each product
 
 
 def test_specification_is_that_of_the_dtype():
@@ -139,6 +149,8 @@ def test_specification_is_that_of_the_dtype():
     assert phases.specification(measured, "float32") == (67e12, 3.35e12)
     t4 = dataclasses.replace(measured, device_name="Tesla T4")
     assert phases.specification(t4, "bfloat16") is None  # emulated there: no peak to draw
+    unknown = dataclasses.replace(measured, device_name="a chip of tomorrow")
+    assert phases.specification(unknown, "bfloat16") is None
 
 
 # --- predicted against measured --------------------------------------------------------------------------------------
@@ -150,7 +162,7 @@ def test_the_grid_of_the_course_has_24_passes():
 
 def test_a_grid_times_what_is_short_and_lists_what_is_not(model):
     passes = [(1, 1, 0), (2, 8, 4), (4, 64, 0)]
-    slow = made_up(flop_per_s=1e7, matmul_flop_per_s=lambda rows: 1e7)
+    slow = made_up(flop_per_s=1e7, matmul_flop_per_s=lambda name, rows: 1e7)
     seconds = [phases.foretell(TINY, slow, *at) for at in passes]
     told = []
     result = phases.grid(model, slow, passes, limit_s=sorted(seconds)[1], budget_s=0.01, told=told.append)
@@ -328,7 +340,11 @@ def test_the_timed_phases_and_products(model):
 
 def test_a_sweep_tells_of_each_pass(model):
     told = []
-    assert list(phases.sweep(model, (1, 4), told.append)) == told == [1, 4]
+    timings = phases.sweep(model, (1, 4), told.append)
+    assert list(timings) == told == [1, 4]
+    points = phases.swept(TINY, made_up(), timings)
+    assert [(p.batch, p.new, p.context, p.timing) for p in points] == [(1, n, 0, timings[n]) for n in (1, 4)]
+    assert points[1].predicted_s == phases.foretell(TINY, made_up(), 1, 4, 0)
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
