@@ -119,13 +119,23 @@ def test_the_speeds_of_this_machine(model):
     roofs = Ceilings("x", 1e10, "sum", 1 << 30, {"float32": 1e10}, {"float32": 1e11}, {"float32": 512}, "float32", ())
     speeds = phases.measure_speeds(model, roofs)
     assert (speeds.flop_per_s, speeds.read_bytes_per_s, speeds.bytes_per_number) == (1e11, 1e10, 4)
-    for name in ("qkv", "out", "gate_up", "down", "head"):
-        one, many = (speeds.matmul_flop_per_s(name, rows) for rows in (1, 64))
-        assert 0 < one < many  # rows share what a call costs
-    assert speeds.matmul_flop_per_s("head", 64) == speeds.matmul_flop_per_s("head", 512)
+    assert all(speeds.matmul_flop_per_s(name, 3) > 0 for name in ("qkv", "out", "gate_up", "down", "head"))
     assert all(speeds.attention_flop_per_s(new, batch) > 0 for new in (1, 3, 4000) for batch in (1, 2, 99))
     assert speeds.elementwise_bytes_per_s > 0
     assert not speeds.overlap
+
+
+def test_the_speed_of_a_product_is_its_flops_over_its_time(model, monkeypatch):
+    """All products take one second, whatever their rows: the rates are the FLOPs."""
+    names = ("qkv", "out", "gate_up", "down", "head")
+    monkeypatch.setattr(phases, "time_products", lambda *args, **kwargs: {name: timing(1.0) for name in names})
+    flop_per_s = phases.product_speed(model)
+    assert flop_per_s("qkv", 1) == pytest.approx(2 * 3 * 40 * 160)  # three layers
+    assert flop_per_s("qkv", 256) == pytest.approx(256 * 2 * 2 * 40 * 160)  # two will do
+    assert flop_per_s("down", 16) == pytest.approx(16 * 2 * 3 * 40 * 56)
+    assert flop_per_s("head", 4) == pytest.approx(4 * 2 * 40 * 77)
+    assert flop_per_s("head", 512) == flop_per_s("head", 64) == pytest.approx(64 * 2 * 40 * 77)
+    assert flop_per_s("qkv", 1) < flop_per_s("qkv", 3) < flop_per_s("qkv", 4)
 
 
 def test_launches_go_with_the_depth():
