@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from chapter01 import phases, phases_figures
+from chapter01 import phases, phases_figures, speeds
 from utils import plots
 from utils.ceilings import Ceilings
 from utils.chips import find as chip
@@ -28,8 +28,8 @@ def timing(*seconds):
 
 def made_up(**changes):
     """A machine of round numbers: 100 FLOP a byte, no kernel below its roof, no overhead."""
-    speeds = phases.Speeds(4, 1e12, 1e10, lambda name, rows: 1e12, lambda new, batch: 1e12, 1e10, 0.0, False)
-    return dataclasses.replace(speeds, **changes)
+    ideal = speeds.Speeds(4, 1e12, 1e10, lambda name, rows: 1e12, lambda new, batch: 1e12, 1e10, 0.0, False)
+    return dataclasses.replace(ideal, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -89,47 +89,47 @@ def test_the_table_of_a_trace(model):
 
 def test_without_losses_the_prediction_is_the_floor():
     for at in ((1, 1, 0), (4, 8, 100), (1, 2000, 0)):
-        assert phases.foretell(BIG, made_up(), *at) == pytest.approx(phases.floor(BIG, made_up(), *at).seconds)
+        assert speeds.foretell(BIG, made_up(), *at) == pytest.approx(speeds.floor(BIG, made_up(), *at).seconds)
 
 
 def test_each_loss_lengthens_its_own_part():
     at = (1, 64, 1024)
-    ideal = phases.foretell_parts(BIG, made_up(), *at)
+    ideal = speeds.foretell_parts(BIG, made_up(), *at)
     for part, loss in {
         "matmul": {"matmul_flop_per_s": lambda name, rows: 1e10 if (name, rows) == ("gate_up", 64) else 1e12},
         "attention": {"attention_flop_per_s": lambda new, batch: 1e8 if (new, batch) == (64, 1) else 1e12},
         "other": {"elementwise_bytes_per_s": 1e9},
         "overhead": {"overhead_s": 5.0},
     }.items():
-        slower = phases.foretell_parts(BIG, made_up(**loss), *at)
+        slower = speeds.foretell_parts(BIG, made_up(**loss), *at)
         assert slower[part] > 1.5 * ideal[part]
         assert {k: v for k, v in slower.items() if k != part} == {k: v for k, v in ideal.items() if k != part}
 
 
 def test_overhead_adds_on_a_cpu_and_hides_behind_a_gpu():
-    executing_s = phases.foretell(BIG, made_up(), 1, 1, 0)
+    executing_s = speeds.foretell(BIG, made_up(), 1, 1, 0)
     for overhead_s in (0.5 * executing_s, 2 * executing_s):
         cpu, gpu = (made_up(overhead_s=overhead_s, overlap=overlap) for overlap in (False, True))
-        assert phases.foretell(BIG, cpu, 1, 1, 0) == pytest.approx(executing_s + overhead_s)
-        assert phases.foretell(BIG, gpu, 1, 1, 0) == pytest.approx(max(executing_s, overhead_s))
+        assert speeds.foretell(BIG, cpu, 1, 1, 0) == pytest.approx(executing_s + overhead_s)
+        assert speeds.foretell(BIG, gpu, 1, 1, 0) == pytest.approx(max(executing_s, overhead_s))
 
 
 def test_the_speeds_of_this_machine(model):
     """No figure is sworn to, but each part is there, positive, and measured for what it is asked for."""
     roofs = Ceilings("x", 1e10, "sum", 1 << 30, {"float32": 1e10}, {"float32": 1e11}, {"float32": 512}, "float32", ())
-    speeds = phases.measure_speeds(model, roofs)
-    assert (speeds.flop_per_s, speeds.read_bytes_per_s, speeds.bytes_per_number) == (1e11, 1e10, 4)
-    assert all(speeds.matmul_flop_per_s(name, 3) > 0 for name in ("qkv", "out", "gate_up", "down", "head"))
-    assert all(speeds.attention_flop_per_s(new, batch) > 0 for new in (1, 3, 4000) for batch in (1, 2, 99))
-    assert speeds.elementwise_bytes_per_s > 0
-    assert not speeds.overlap
+    here = speeds.measure_speeds(model, roofs)
+    assert (here.flop_per_s, here.read_bytes_per_s, here.bytes_per_number) == (1e11, 1e10, 4)
+    assert all(here.matmul_flop_per_s(name, 3) > 0 for name in ("qkv", "out", "gate_up", "down", "head"))
+    assert all(here.attention_flop_per_s(new, batch) > 0 for new in (1, 3, 4000) for batch in (1, 2, 99))
+    assert here.elementwise_bytes_per_s > 0
+    assert not here.overlap
 
 
 def test_the_speed_of_a_product_is_its_flops_over_its_time(model, monkeypatch):
     """All products take one second, whatever their rows: the rates are the FLOPs."""
     names = ("qkv", "out", "gate_up", "down", "head")
-    monkeypatch.setattr(phases, "time_products", lambda *args, **kwargs: {name: timing(1.0) for name in names})
-    flop_per_s = phases.product_speed(model)
+    monkeypatch.setattr(speeds, "time_products", lambda *args, **kwargs: {name: timing(1.0) for name in names})
+    flop_per_s = speeds.product_speed(model)
     assert flop_per_s("qkv", 1) == pytest.approx(2 * 3 * 40 * 160)  # three layers
     assert flop_per_s("qkv", 256) == pytest.approx(256 * 2 * 2 * 40 * 160)  # two will do
     assert flop_per_s("down", 16) == pytest.approx(16 * 2 * 3 * 40 * 56)
@@ -140,16 +140,16 @@ def test_the_speed_of_a_product_is_its_flops_over_its_time(model, monkeypatch):
 
 def test_launches_go_with_the_depth():
     shallow, deep = (dataclasses.replace(TINY, layers=layers) for layers in (1, 40))
-    assert phases.time_launches(shallow, CPU, torch.float32) < phases.time_launches(deep, CPU, torch.float32)
+    assert speeds.time_launches(shallow, CPU, torch.float32) < speeds.time_launches(deep, CPU, torch.float32)
 
 
 def test_a_hollow_model_has_all_but_the_products():
-    model = phases.hollow(TINY, CPU, torch.float32)
+    model = speeds.hollow(TINY, CPU, torch.float32)
     assert not [part for part in model.modules() if isinstance(part, nn.Linear)]
     assert len([part for part in model.modules() if isinstance(part, nn.RMSNorm)]) == 2 * 3 + 1
-    phases.ready(model, 2, 5, 3)()  # and it runs
+    speeds.ready(model, 2, 5, 3)()  # and it runs
     called = []
-    phases.ready(phases.hollow(TINY, CPU, torch.float32, lambda: called.append(1)), 1, 1, 0)()
+    speeds.ready(speeds.hollow(TINY, CPU, torch.float32, lambda: called.append(1)), 1, 1, 0)()
     assert len(called) == 4 * 3 + 1  # in place of each product
 
 
@@ -173,7 +173,7 @@ def test_the_grid_of_the_course_has_24_passes():
 def test_a_grid_times_what_is_short_and_lists_what_is_not(model):
     passes = [(1, 1, 0), (2, 8, 4), (4, 64, 0)]
     slow = made_up(flop_per_s=1e7, matmul_flop_per_s=lambda name, rows: 1e7)
-    seconds = [phases.foretell(TINY, slow, *at) for at in passes]
+    seconds = [speeds.foretell(TINY, slow, *at) for at in passes]
     told = []
     result = phases.grid(model, slow, passes, limit_s=sorted(seconds)[1], budget_s=0.01, told=told.append)
     assert [(p.batch, p.new, p.context) for p in result.points] == passes[:2]
@@ -211,7 +211,7 @@ def test_the_shrunk_model_has_the_depth_and_a_hundredth_of_the_weights():
     small = phases.shrunk(real)
     assert small.layers == real.layers
     assert small.parameters < real.parameters / 100
-    phases.ready(random_decoder(small), 1, 1, 2)()
+    speeds.ready(random_decoder(small), 1, 1, 2)()
 
 
 # --- the claims on paper ---------------------------------------------------------------------------------------------
@@ -239,9 +239,9 @@ def test_no_batch_lifts_attention(batch):
 
 
 def test_three_regimes_on_a_made_up_machine():
-    speeds = made_up(flop_per_s=2e11, read_bytes_per_s=2e10, overhead_s=10e-3)
+    here = made_up(flop_per_s=2e11, read_bytes_per_s=2e10, overhead_s=10e-3)
     real = find("SmolLM2-135M")
-    rows = phases.three_regimes(real, phases.shrunk(real), speeds)
+    rows = phases.three_regimes(real, phases.shrunk(real), here)
     assert [p.regime for _, p, _ in rows] == ["compute", "bandwidth", "overhead"]
 
 
@@ -293,13 +293,13 @@ PASSES = [(1, 1, 0), (16, 1, 1024), (1, 8, 1024), (4, 8, 0), (1, 64, 0), (4, 64,
 
 def points_of(foretold, slowed=1.0):
     """Points timed on the made-up machine, foretold by another idea of what a pass costs."""
-    truth = [phases.foretell(SHAPE, made_up(), *at) for at in PASSES]
+    truth = [speeds.foretell(SHAPE, made_up(), *at) for at in PASSES]
     return [phases.Point(*at, foretold(*at), timing(slowed * s)) for at, s in zip(PASSES, truth, strict=True)]
 
 
 def test_a_right_prediction_stands_on_a_busy_machine_too():
     for slowed in (1.0, 3.0):
-        assert phases.foretold_in_proportion(points_of(lambda *at: phases.foretell(SHAPE, made_up(), *at), slowed), 1.6)
+        assert phases.foretold_in_proportion(points_of(lambda *at: speeds.foretell(SHAPE, made_up(), *at), slowed), 1.6)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_a_right_prediction_stands_on_a_busy_machine_too():
     [
         lambda batch, new, context: 1e-3 * batch * new,
         lambda batch, new, context: 1e-3,
-        lambda *at: phases.floor(SHAPE, made_up(read_bytes_per_s=1e14), *at).compute_s + 1e-9,
+        lambda *at: speeds.floor(SHAPE, made_up(read_bytes_per_s=1e14), *at).compute_s + 1e-9,
     ],
     ids=["every token costs the same", "every pass costs the same", "bytes are free"],
 )
@@ -330,7 +330,7 @@ def test_a_pass_is_the_one_asked_for(model):
     seen = []
     hook = model.register_forward_pre_hook(lambda _, args: seen.append((args[0].shape, args[1].used, args[1].k.shape)))
     try:
-        phases.ready(model, 3, 5, 7)()
+        speeds.ready(model, 3, 5, 7)()
     finally:
         hook.remove()
     assert seen == [((3, 5), 7, (3, 3, 2, 12, 16))]
@@ -354,7 +354,7 @@ def test_a_sweep_tells_of_each_pass(model):
     assert list(timings) == told == [1, 4]
     points = phases.swept(TINY, made_up(), timings)
     assert [(p.batch, p.new, p.context, p.timing) for p in points] == [(1, n, 0, timings[n]) for n in (1, 4)]
-    assert points[1].predicted_s == phases.foretell(TINY, made_up(), 1, 4, 0)
+    assert points[1].predicted_s == speeds.foretell(TINY, made_up(), 1, 4, 0)
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
