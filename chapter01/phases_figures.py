@@ -55,6 +55,7 @@ def draw_sweep(
         ax.set(xscale="log", yscale="log", xlabel="new tokens", title=title)
         ax.set_xticks([1, 8, 64, 512])
         ax.minorticks_off()
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if done is moved else (1,)))
         unit_ticks(ax.xaxis)
         unit_ticks(ax.yaxis, unit)
         low, high = min(map(np.min, map(rate, (floor_s, took_s)))), max(map(np.max, map(rate, (floor_s, took_s))))
@@ -98,10 +99,10 @@ def draw_roofline(
             )  # fmt: skip
             if big:
                 label(ax, phase, (intensity, rate), roles[phase], offset=(0, -14), fontweight="bold")
-    label(ax, f"measured: {in_units(flop_per_s, 'FLOP/s')}", (x[-1], flop_per_s), "prediction", offset=(-4, -8))
-    slope = ridge / 6
+    label(ax, f"measured: {in_units(flop_per_s, 'FLOP/s')}", (ridge, flop_per_s), "prediction", offset=(-10, 4))
+    slope = ridge / 8  # to the left of the slope nothing can lie
     memory = f"measured: {in_units(read_bytes_per_s, 'B/s')}"
-    label(ax, memory, (slope, slope * read_bytes_per_s), "prediction", offset=(12, -12))
+    label(ax, memory, (slope, slope * read_bytes_per_s), "prediction", offset=(-8, 8))
     ax.plot([ridge, ridge], [1, flop_per_s], color=colour("prediction"), linestyle=":", linewidth=1.2, zorder=1)
     bottom = min(rate for rows in places.values() for _, _, rate in rows) / 6
     top = 4 * max(flop_per_s, specification[0] if specification else 0)
@@ -131,8 +132,8 @@ def draw_split(ax: Axes, bars: Sequence[tuple[str, Prediction, float]]) -> None:
     ax.set(xlim=(0, 1), ylim=(len(bars) - 0.5, -0.85), xlabel="share of the predicted time")
     ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
     ax.grid(visible=False, axis="y")
-    legend = ((0.46, "compute", "arithmetic"), (0.66, "bandwidth", "bytes"), (0.8, "overhead", "overhead"))
-    for x, role, text in legend:
+    legend = [(0.46, "compute", "arithmetic"), (0.66, "bandwidth", "bytes"), (0.8, "overhead", "overhead")]
+    for x, role, text in legend if any(p.overhead_s for _, p, _ in bars) else legend[:2]:
         label(ax, "■ " + text, (x, -0.7), role, offset=(1, 0))
 
 

@@ -6,6 +6,13 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+
+def is_progress_bar(output: NotebookNode) -> bool:
+    """A live widget without a picture: gone from the page when done, but its first frame would stay in the file."""
+    data = output.get("data", {})
+    return "application/vnd.jupyter.widget-view+json" in data and "image/png" not in data
 
 
 def execute(file: Path) -> None:
@@ -25,6 +32,9 @@ def execute(file: Path) -> None:
         store_widget_state=False,
     ).execute()
     notebook.metadata.language_info = {"name": "python"}  # the kernel wrote its version there
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not is_progress_bar(output)]
     nbformat.write(notebook, file)
     print(f"{file.name}: {time.perf_counter() - started:.0f} s")
 

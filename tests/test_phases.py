@@ -1,7 +1,9 @@
 """Prefill and decode: traces and counts of real passes, predictions on machines made up for the purpose, verdicts."""
 
 import dataclasses
+import json
 import statistics
+from pathlib import Path
 
 import pytest
 import torch
@@ -58,7 +60,7 @@ def test_a_trace_is_what_the_counts_foretell(model, batch, new):
     [(2, 9, 4), (1, 8, 4), (1, 9, 2)],
     ids=["another batch", "another length", "another width"],
 )
-def test_counts_of_another_pass_are_told_apart(model, wrong):
+def test_c8_counts_of_another_pass_turn_the_verdict(model, wrong):
     batch, new, width = wrong
     products = phases.trace(model, torch.ones(1, 9, dtype=torch.long))
     assert not phases.counted_alike(products, forward_pass(TINY, batch, new, 0, width, width, width))
@@ -223,7 +225,7 @@ def test_70b_falls_by_three_orders_of_magnitude():
     assert prefill.weight_bytes == pytest.approx(decode.weight_bytes, rel=1e-3)
 
 
-def test_70b_on_an_h100_is_bound_by_one_roof_and_then_by_the_other():
+def test_c9_70b_on_an_h100_is_bound_by_one_roof_and_then_by_the_other():
     h100 = chip("H100 SXM")
     roofs = h100.flop_per_s["bf16"], h100.read_bytes_per_s
     prefill = phases.on_paper(BIG, 1, 2000, 0, *roofs)
@@ -231,6 +233,13 @@ def test_70b_on_an_h100_is_bound_by_one_roof_and_then_by_the_other():
     assert (prefill.regime, decode.regime) == ("compute", "bandwidth")
     assert prefill.compute_s == pytest.approx(0.283, rel=0.02)  # 280 TFLOP, and attention
     assert decode.seconds == pytest.approx(0.0417, rel=0.01)
+
+
+def test_c9_a_chip_without_arithmetic_or_without_memory_to_wait_for_turns_the_verdicts():
+    slow_arithmetic = phases.on_paper(BIG, 1, 1, 2000, 1e11, 3.35e12)
+    endless_bandwidth = phases.on_paper(BIG, 1, 1, 2000, 989.4e12, 1e18)
+    assert slow_arithmetic.regime == endless_bandwidth.regime == "compute"
+    assert phases.on_paper(BIG, 1, 2000, 0, 989.4e12, 1e11).regime == "bandwidth"
 
 
 @pytest.mark.parametrize("batch", [1, 16, 1024])
@@ -260,21 +269,21 @@ def test_opposite_loads_of_a_healthy_machine():
     [(512 * 0.045, 0.045), (0.05, 0.045)],
     ids=["prefill goes token by token", "decode reads as slowly as prefill"],
 )
-def test_equal_loads_turn_the_verdict(prefill_s, decode_s):
+def test_c2_equal_loads_turn_the_verdict(prefill_s, decode_s):
     assert not phases.opposite_loads(timing(prefill_s), timing(decode_s), SHAPE, 512, 4)
 
 
-def test_shared_weights():
+def test_c7_weights_that_are_not_shared_turn_the_verdict():
     assert phases.shares_the_weights(timing(0.09, 0.08), timing(0.045, 0.05), 8)
     assert not phases.shares_the_weights(timing(8 * 0.045), timing(0.045), 8)  # each token reads them again
 
 
-def test_leaving_the_floor():
+def test_c7_a_time_that_does_not_grow_turns_the_verdict():
     assert phases.leaves_the_floor(timing(0.9), timing(0.08))
     assert not phases.leaves_the_floor(timing(0.09), timing(0.08))
 
 
-def test_the_prompt_delays_the_first_token():
+def test_c8_steps_that_grow_like_prefill_turn_the_verdict():
     good = {"prefill short": timing(0.2), "prefill long": timing(0.9)}
     good |= {"decode short": timing(0.045), "decode long": timing(0.047)}
     assert phases.prompt_delays_the_first_token_more(good)
@@ -315,7 +324,7 @@ def test_a_wrong_idea_of_the_cost_turns_the_verdict(wrong):
     assert not phases.foretold_in_proportion(points_of(wrong), 1.6)
 
 
-def test_the_batch_and_attention():
+def test_c8_a_batch_that_lifts_attention_turns_the_verdict():
     good = {"attention 1": timing(7e-3), "attention N": timing(70e-3)}
     good |= {"products 1": timing(26e-3), "products N": timing(80e-3)}
     assert phases.batch_lifts_products_only(good)
@@ -414,3 +423,36 @@ def test_the_other_figures_draw_what_they_are_given():
     _, ax = plots.figure("x")
     phases_figures.draw_lengths(ax, [1000, 2000], [10, 20], [1, 4])
     assert ax.get_ylim()[1] >= 24
+
+
+# --- the notebook shows what it claims -------------------------------------------------------------------------------
+
+NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "02_prefill_and_decode.ipynb"
+CLAIM_MAP = {  # claim: the cells of notebook 02 whose verdicts show it; the mutations are the tests named after it
+    "C2": ["phases-roofline-verdict"],
+    "C7": ["phases-trace-verdict", "phases-phases-verdict", "phases-split-verdict"],
+    "C8": ["phases-trace-verdict", "phases-ceilings-verdict", "phases-waits-verdict", "phases-attention-verdict"],
+    "C9": ["phases-split-verdict", "phases-here-verdict"],
+}
+
+
+@pytest.mark.parametrize("claim", CLAIM_MAP)
+def test_the_notebook_shows_the_claim(claim):
+    cells = {cell["id"]: cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]}
+    for cell_id in CLAIM_MAP[claim]:
+        assert "checks.verdict(" in "".join(cells[cell_id]["source"])
+        printed = "".join("".join(output.get("text", "")) for output in cells[cell_id]["outputs"])
+        assert ": yes" in printed and ": no" not in printed
+    assert any(f"test_{claim.lower()}_" in name for name in globals())
+
+
+def test_the_notebook_works_c9_out_exactly():
+    cells = {cell["id"]: cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]}
+    printed = {
+        name: "".join(cells[name]["outputs"][0]["text"])
+        for name in cells
+        if name.startswith("phases-paper-") and cells[name].get("outputs") and "text" in cells[name]["outputs"][0]
+    }
+    assert "280 TFLOP" in printed["phases-paper-prefill"] and "0.28 s" in printed["phases-paper-prefill"]
+    assert "140 GB" in printed["phases-paper-bytes"]
+    assert "41.8 ms" in printed["phases-paper-decode"]
