@@ -77,7 +77,7 @@ def draw_runs(ax: Axes, first_s: float, step_s: float, runs: Sequence[Run], aske
     if asked:
         seconds = foretell(first_s, step_s, asked)
         ax.plot([asked, asked, 0], [0, seconds, seconds], color=colour("bandwidth"), linestyle=":", zorder=3)
-        side = {"offset": (-8, -12)} if asked > longest / 2 else {"offset": (10, -12)}
+        side = {"offset": (-8, 6)} if asked > longest / 2 else {"offset": (10, -12)}
         label(ax, f"{asked:,} tokens: {seconds:,.1f} s", (asked, seconds), "bandwidth", fontweight="bold", **side)
 
 
@@ -107,10 +107,10 @@ def draw_thinking(ax: Axes, first_s: float, step_s: float, thought: int, answer:
     ax.barh([0], [answer_s], left=[thinking_s], color=colour("compute"), height=0.5)
     ax.set(xlabel="seconds on this machine", ylim=(-0.9, 1.1), xlim=(0, 1.02 * seconds), yticks=[])
     ax.grid(visible=False, axis="y")
-    label(ax, f"{thought:,} thinking tokens: {thinking_s:.1f} s", (0, 0.42), "muted", offset=(1, 0))
+    label(ax, f"{thought:,} thinking tokens: {thinking_s:.1f} s", (0, 0.42), "muted", offset=(5, 0))
     label(ax, f"the answer: {answer_s:.1f} s", (seconds, -0.42), "compute", offset=(-1, 0))
     total = f"{seconds:,.1f} s, and ${dollars * 1000:,.2f} for a thousand such answers"
-    label(ax, total, (0, 0.85), offset=(1, 0), fontweight="bold")
+    label(ax, total, (0, 0.85), offset=(5, 0), fontweight="bold")
 
 
 @style()

@@ -127,7 +127,7 @@ def draw_split(ax: Axes, bars: Sequence[tuple[str, Prediction, float]]) -> None:
             left += share
         per_byte = f"{intensity:,.0f}" if intensity >= 100 else f"{intensity:.3g}"
         text = f"{in_units(p.seconds, 's')}, {per_byte} FLOP/B: {p.regime}-bound"
-        label(ax, text, (0, row - 0.21), p.regime, offset=(1, 5), fontweight="bold")
+        label(ax, text, (0, row - 0.21), p.regime, offset=(4, 5), fontweight="bold")
     ax.set_yticks(range(len(bars)), [name for name, *_ in bars])
     ax.set(xlim=(0, 1), ylim=(len(bars) - 0.5, -0.85), xlabel="share of the predicted time")
     ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
@@ -146,10 +146,10 @@ def draw_request(ax: Axes, first_s: float, step_s: float, prompt: int, tokens: i
     end_s = first_s + step_s * (tokens - 1)
     ax.set(xlim=(0, 1.02 * end_s), ylim=(-0.75, 0.95), yticks=[], xlabel="seconds since the question was sent")
     ax.grid(visible=False, axis="y")
-    label(ax, f"prefill: {prompt:,} tokens in one pass", (0, 0.27), "compute", offset=(1, 5), fontweight="bold")
+    label(ax, f"prefill: {prompt:,} tokens in one pass", (0, 0.27), "compute", offset=(4, 5), fontweight="bold")
     steps = f"decode: {tokens - 1} more tokens, one pass each"
     label(ax, steps, (end_s, 0.27), "bandwidth", offset=(-1, 5), fontweight="bold")
-    label(ax, f"time to first token: {in_units(first_s, 's')}", (0, -0.3), "compute", offset=(1, -5))
+    label(ax, f"time to first token: {in_units(first_s, 's')}", (0, -0.3), "compute", offset=(4, -5))
     label(ax, f"time per output token: {in_units(step_s, 's')}", (end_s, -0.3), "bandwidth", offset=(-1, -5))
 
 

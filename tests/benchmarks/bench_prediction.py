@@ -54,11 +54,12 @@ def bench(name: str, limit_s: float = 20.0) -> None:
 
     taken = phases.time_phases(model)
     reading = totals(forward_pass(shape, 1, 1, 512, 4, 4, 4)).weight_bytes / taken["decode long"].median_s
-    products = [m for m in forward_pass(shape, 1, 512, 0, 4, 4, 4) if m.kind == "matmul"]
-    computing = totals(products).flops / taken["prefill long"].median_s
+    modules = forward_pass(shape, 1, 512, 0, 4, 4, 4)
+    computing = totals(modules).useful_flops / taken["prefill long"].median_s
+    products = totals(m for m in modules if m.kind == "matmul").flops / taken["prefill long"].median_s
     print(f"decode reads weights at {ceilings.share_of_ceiling(reading, here.read_bytes_per_s)} of the bandwidth roof")
-    share = ceilings.share_of_ceiling(computing, here.flop_per_s)
-    print(f"prefill of 512 tokens does its products at {share} of the best matrix product")
+    all_of_it, of_products = (ceilings.share_of_ceiling(rate, here.flop_per_s) for rate in (computing, products))
+    print(f"prefill of 512 tokens computes at {all_of_it} of the best matrix product, its products alone {of_products}")
     print(ceilings.drift_in_words(ceilings.drift(roofs, where)))
 
 
