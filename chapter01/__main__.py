@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -27,15 +28,19 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; a bad value ends with one line on stderr and exit code 2."""
+    """Run one command; a bad value ends with one line on stderr and exit code 2, Ctrl-C with 130."""
     parser = Parser(prog="python -m chapter01", description="Chapter 1, the mechanics of token generation.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     add_idle(commands)
+    add_measure(commands)
     args = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
     try:
         return args.run(args)
     except ValueError as error:
         args.parser.error(str(error))
+    except KeyboardInterrupt:
+        print("interrupted: nothing is saved", file=sys.stderr)
+        return 130
     except OverflowError:
         args.parser.error("a value is too large to calculate with")
 
@@ -278,6 +283,33 @@ def unit(value: float, name: str) -> str:
 def signed(value: float, name: str) -> str:
     """The same with its sign; nothing for zero."""
     return f"{'+' if value > 0 else '-'}{unit(abs(value), name)}" if value else ""
+
+
+# --- measure ---------------------------------------------------------------------------------------------------------
+
+
+def add_measure(commands: argparse._SubParsersAction) -> None:
+    """The command `measure` and its options; chapter01/measure.py does the work."""
+    parser = commands.add_parser(
+        "measure",
+        help="measure this machine, and prefill and decode on it, headless (about a minute)",
+        description="Every measurement of the course on this machine in one table: ceilings, ridge, the loop, prefill "
+        "and decode, predicted against measured. Exit code 1: a share above a ceiling, an error of measurement.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--device", metavar="D", help='"cuda", "cuda:1", "mps" or "cpu" (the fastest kind here)')
+    add("--model", metavar="NAME", help='from the catalogue, with random weights, for instance "Llama-3.1-8B"')
+    add("--dtype", choices=("fp32", "bf16", "fp16"), help="of weights and arithmetic (the one that decodes fastest)")
+    add("--json", type=Path, metavar="FILE", help="write the same numbers there, units in the keys")
+    parser.set_defaults(run=measure, parser=parser)
+
+
+def measure(args: argparse.Namespace) -> int:
+    """Run the measurements."""
+    from chapter01 import measure as command
+
+    return command.run(args)
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def fake_rates(monkeypatch, reads, products, noisy=False):
     monkeypatch.setattr(
         ceilings,
         "_best_product",
-        lambda device, dtype: ceilings.Product(512, Timing((2 * 512**3 / products[dtype],))),
+        lambda device, dtype, n=None: ceilings.Product(512, Timing((2 * 512**3 / products[dtype],))),
     )
 
 
@@ -272,7 +272,7 @@ def test_a_noisy_roof_is_said(monkeypatch):
 def test_a_noisy_product_is_said(monkeypatch):
     fake_rates(monkeypatch, READS, PRODUCTS)
     noisy = ceilings.Product(512, Timing((1.0, 2.0, 3.0)))
-    monkeypatch.setattr(ceilings, "_best_product", lambda device, dtype: noisy)
+    monkeypatch.setattr(ceilings, "_best_product", lambda *what: noisy)
     notes = measure(CPU).notes
     assert len(notes) == 3 and "bfloat16" in notes[1] and all("noisy" in note for note in notes)
 
@@ -388,8 +388,9 @@ def test_the_best_product_is_kept_with_its_size_and_timed_anew(monkeypatch):
     best = ceilings._best_product(META, FP32)
     assert (best.n, best.per_s) == (1024, pytest.approx(240e9))
     short, long = ceilings.SIZE_S, ceilings.BEST_S
-    # 4096 would take over half a second
+    # 4096 would take over a quarter of a second
     assert tried == [(256, short), (512, short), (1024, short), (2048, short), (1024, long)] and short < long
+    assert ceilings._best_product(META, FP32, 512).n == 512 and tried[-1] == (512, long)  # a known width is not sought
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ SIZE_S = 0.1  # one size of square product,
 BEST_S = 0.7  # the best of them, again,
 ROWS_S = 0.1  # one number of rows,
 CALL_S = 0.05  # and about the longest single call where its work can be divided
-NEXT_SIZE_S = 0.5  # a square product that would take longer is left out
+NEXT_SIZE_S = 0.25  # a square product that would take longer is left out
 WARM_S = 1.0  # accelerators clock down when idle
 
 ROWS = tuple(2**k for k in range(11))  # 1 to 1024
@@ -122,7 +122,8 @@ def _measure(device: torch.device, told: Callable[[str], object]) -> Ceilings:
         for how, read in _time_reads(device, dtype, nbytes, READ_S).items():
             reads[how] = _faster(read, reads.get(how))
         told(f"FLOP per second, {dtype_name(dtype)}{look}")
-        products[dtype] = _faster(_best_product(device, dtype), products.get(dtype))
+        before = products.get(dtype)
+        products[dtype] = _faster(_best_product(device, dtype, before and before.n), before)
 
     read_how = max(reads, key=lambda how: reads[how].per_s)
     for what, timing in [(read_how, reads[read_how].timing)] + [
@@ -293,24 +294,30 @@ def _flush(device: torch.device) -> Callable[[], object] | None:
 # --- FLOP per second ----------------------------------------------------------------------------------
 
 
-def _best_product(device: torch.device, dtype: torch.dtype) -> Product:
-    """The fastest product of two n x n matrices, n from 256 doubled while time and memory allow.
+def _best_product(device: torch.device, dtype: torch.dtype, n: int | None = None) -> Product:
+    """The fastest product of two square matrices, of width n where that is known already.
 
-    Once n is found its time is taken anew, and longer: the best of several short timings is a lucky one.
+    It is timed anew, and longer than in the search: the best of several short timings is a lucky one.
     """
+    return _time_product(device, dtype, n or _best_size(device, dtype), BEST_S)
 
-    def timed(n: int, budget_s: float) -> Product:
-        a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
-        return Product(n, time_call(lambda: F.linear(a, b), device, budget_s, least=3))
+
+def _time_product(device: torch.device, dtype: torch.dtype, n: int, budget_s: float) -> Product:
+    a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    return Product(n, time_call(lambda: F.linear(a, b), device, budget_s, least=3))
+
+
+def _best_size(device: torch.device, dtype: torch.dtype) -> int:
+    """The n of the fastest product of two n x n matrices, n from 256 doubled while time and memory allow."""
 
     def grows(last: Product) -> bool:
         fits = 3 * (2 * last.n) ** 2 * dtype.itemsize <= devices.free_bytes(device) // 2
         return fits and last.n < 16384 and 8 * last.timing.median_s <= NEXT_SIZE_S
 
-    tried = [timed(256, SIZE_S)]
+    tried = [_time_product(device, dtype, 256, SIZE_S)]
     while grows(tried[-1]):
-        tried.append(timed(2 * tried[-1].n, SIZE_S))
-    return timed(max(tried, key=lambda product: product.per_s).n, BEST_S)
+        tried.append(_time_product(device, dtype, 2 * tried[-1].n, SIZE_S))
+    return max(tried, key=lambda product: product.per_s).n
 
 
 def rows_flop_per_s(device: torch.device, dtype: torch.dtype, inner: int = 2048) -> Callable[[int], float]:
