@@ -359,8 +359,3 @@ def none_decodes_faster(rows: Sequence[Width], picked: str) -> bool:
 def none_above(rows: Sequence[Width]) -> bool:
     """Whether no dtype's one-row product lies above the roof, which would be an error of measurement."""
     return not any(row.share.error for row in rows)
-
-
-def still_the_same(moved: float, factor: float = 3.0) -> bool:
-    """Whether a ceiling measured again, which has moved by the share `moved`, is the same within a factor."""
-    return 1 / factor < 1 + moved < factor

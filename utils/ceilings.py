@@ -409,6 +409,11 @@ def drift_in_words(moved: float) -> str:
     )
 
 
+def still_the_same(moved: float, factor: float = 3.0) -> bool:
+    """Whether a ceiling measured again, which has moved by the share `moved`, is the same within a factor."""
+    return 1 / factor < 1 + moved < factor
+
+
 def cache_label(nbytes: float, cache: int | None) -> str:
     """Where data of this size lie when they are read again and again; a cached rate may exceed the roof."""
     if cache is None:
