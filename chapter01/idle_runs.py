@@ -477,8 +477,12 @@ def size_cancels(readings: Iterable[idle.Reading]) -> bool:
 
 
 def mostly_idle(run: Run) -> bool:
-    """Whether more than half of the arithmetic that the device can do was not done."""
-    return run.used_in_turn < 0.5
+    """Whether more than half of the arithmetic that the device can do was not done.
+
+    By the ceiling measured before, or by the square product of the same rounds: a busy machine slows many threads that
+    wait for each other more than it slows a read of memory, and then the product of the same rounds is no yardstick.
+    """
+    return min(run.used, run.used_in_turn) < 0.5
 
 
 def prompt_uses_more(prefill: Run, decode: Run, times: float = 2) -> bool:

@@ -149,10 +149,10 @@ def test_a_tile_is_timed_with_every_number_of_rows(small):
 def test_the_tile_is_another_one_each_time(small, monkeypatch):
     seen = []
     honest = idle_runs.F.linear
-    monkeypatch.setattr(idle_runs.F, "linear", lambda x, w: seen.append(w.data_ptr()) or honest(x, w))
+    monkeypatch.setattr(idle_runs.F, "linear", lambda x, w: seen.append((len(w), w.data_ptr())) or honest(x, w))
     idle_runs.time_tile(ROOFS, CPU, torch.float32, [1], budget_s=0.05)
-    tiles = [at for at in seen if seen.count(at) < len(seen) / 2]  # without the yardstick's one matrix
-    assert all(a != b for a, b in itertools.pairwise(tiles))
+    tiles = [at for width, at in seen if width != ROOFS.flop_size["float32"]]  # without the yardstick
+    assert len(tiles) > 4 and all(a != b for a, b in itertools.pairwise(tiles))
 
 
 def test_two_passes_of_the_real_decoder(small):
@@ -479,6 +479,8 @@ def test_c11_a_busy_chip_or_a_hasty_timer_turns_the_verdicts():
     assert turned(say("idle-measure-verdict", runs=hasty)) == ["a step takes the time that its bytes need, or more"]
     busy = run(0.7, 0.8)
     assert "mostly idle" in turned(say("idle-layer-verdict", big=idle_runs.LayerRun(busy, busy, 80, 1)))[0]
+    starved = replace(run(0.04, 0.8), product=Timing((2.0,) * 3))  # a neighbour has slowed the product of these rounds
+    assert not turned(say("idle-layer-verdict", big=idle_runs.LayerRun(starved, starved, 80, 1)))
 
 
 def test_c11_a_monitor_that_counts_operations_turns_the_verdict():
@@ -540,6 +542,7 @@ def test_c17_a_chip_that_sells_what_is_asked_turns_the_verdicts(monkeypatch):
     assert turned(say("idle-sold-verdict"))
 
 
+NO_CLAIM = {"idle-drift-verdict"}  # it asks whether the yardstick held
 CLAIM_MAP = {  # claim: the cells of notebook 03 whose verdicts show it; the mutations are the tests above
     "C9": ["idle-prefill-verdict", "idle-measure-verdict"],
     "C10": ["idle-derive-verdict", "idle-cards-verdict", "idle-layer-verdict"],
@@ -570,7 +573,9 @@ def test_the_notebook_shows_the_claim(claim):
 
 def test_every_verdict_of_the_notebook_belongs_to_a_claim():
     mapped = {cell_id for ids in CLAIM_MAP.values() for cell_id in ids}
-    assert mapped == {cell_id for cell_id, cell in cells().items() if "checks.verdict(" in "".join(cell["source"])}
+    assert mapped | NO_CLAIM == {
+        cell_id for cell_id, cell in cells().items() if "checks.verdict(" in "".join(cell["source"])
+    }
 
 
 @pytest.mark.parametrize(
