@@ -18,7 +18,7 @@ from chapter01 import idle
 from chapter01.loop import device_of, new_cache
 from utils import device as devices
 from utils.ceilings import LEAST_BYTES, Ceilings, Share, dtype_name, share_of_ceiling
-from utils.chips import CHIPS, Chip
+from utils.chips import CHIPS, DTYPE_BYTES, Chip
 from utils.chips import find as find_chip
 from utils.counts import forward_pass, positive, totals
 from utils.decoder import Decoder, KVCache
@@ -531,6 +531,5 @@ def sells_more_than_asked(chips: Sequence[Chip], times: float = 10) -> bool:
 
     A token does two operations with each weight, of as many bytes as the chip's arithmetic takes.
     """
-    weight_bytes = {"bf16": 2, "fp16": 2, "fp32": 4}
     dtypes = [idle.default_dtype(chip) for chip in chips]
-    return all(chip.ridge(d) > times * 2 / weight_bytes[d] for chip, d in zip(chips, dtypes, strict=True))
+    return all(chip.ridge(d) > times * 2 / DTYPE_BYTES[d] for chip, d in zip(chips, dtypes, strict=True))

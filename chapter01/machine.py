@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from utils import device as devices
 from utils.ceilings import DTYPES, LEAST_CACHES, PARTS, TIE, Ceilings, Share, dtype_name, measure, share_of_ceiling
-from utils.chips import CHIPS, Chip, from_device_name
+from utils.chips import CHIPS, DATASHEET_DTYPE, Chip, from_device_name
 from utils.plots import in_units
 from utils.timing import Timing, interleave, ratio
 
@@ -86,9 +86,6 @@ def in_words(found: Found) -> str:
     return "\n".join(f"{what + ':':18}{text}" for what, text in lines.items())
 
 
-CATALOGUE_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}  # torch's names and the datasheets'
-
-
 def vendor_peak(chips: Sequence[Chip]) -> str:
     """What the catalogue says of the device, never a guess."""
     if not chips:
@@ -97,7 +94,7 @@ def vendor_peak(chips: Sequence[Chip]) -> str:
         f"{in_units(chip.read_bytes_per_s, 'B/s')}"
         + "".join(
             f", {in_units(chip.flop_per_s[dtype], 'FLOP/s')} in {dtype}"
-            for dtype in CATALOGUE_DTYPES.values()
+            for dtype in DATASHEET_DTYPE.values()
             if dtype in chip.flop_per_s
         )
         + f" ({chip.name}, source: {chip.source})"
@@ -133,7 +130,7 @@ def against_vendor(ceilings: Ceilings, chips: Sequence[Chip]) -> str:
     (chip,) = chips
     lines = [f"{ceilings.read_bytes_per_s / chip.read_bytes_per_s:.0%} of the vendor's bandwidth"]
     for dtype, rate in ceilings.flop_per_s.items():
-        peak = chip.flop_per_s.get(CATALOGUE_DTYPES[dtype])
+        peak = chip.flop_per_s.get(DATASHEET_DTYPE[dtype])
         lines.append(f"{rate / peak:.0%} of its {dtype} peak" if peak else f"no {dtype} peak in the catalogue")
     return ", ".join(lines)
 

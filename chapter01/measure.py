@@ -21,6 +21,7 @@ from chapter01.speeds import Speeds, foretell, measure_speeds, modules_of, ready
 from utils import ceilings, models, weights
 from utils import device as devices
 from utils.ceilings import Ceilings, Share, cache_label, drift_in_words, dtype_name, share_of_ceiling
+from utils.chips import DATASHEET_DTYPE
 from utils.counts import totals
 from utils.decoder import Decoder
 from utils.models import Shape
@@ -28,7 +29,7 @@ from utils.plots import in_units
 from utils.roofline import predict, ridge
 from utils.timing import interleave, time_call
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {short: getattr(torch, name) for name, short in DATASHEET_DTYPE.items()}
 EMBEDDED = "SmolLM2-135M"  # the shape of the embedded model, with random weights where the real ones are not installed
 TOKENS = 512  # of the prompt: prefill reads them, decode writes one more behind them
 PROMPT, RUNS = 16, (8, 16, 32)  # tokens of the loop's prompt, and of its held-out runs

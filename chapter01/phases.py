@@ -30,7 +30,7 @@ from chapter01.speeds import (
 )
 from utils import device as devices
 from utils.ceilings import Ceilings
-from utils.chips import from_device_name
+from utils.chips import DATASHEET_DTYPE, from_device_name
 from utils.counts import Module, forward_pass, totals
 from utils.decoder import Decoder
 from utils.models import Shape, find
@@ -318,7 +318,7 @@ def roofline_dots(
 def specification(ceilings: Ceilings, dtype: str) -> tuple[float, float] | None:
     """FLOP/s and bytes/s of the datasheet, if the device is in the catalogue, once, and has that dtype there."""
     found = from_device_name(ceilings.device_name)
-    name = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[dtype]
+    name = DATASHEET_DTYPE[dtype]
     if len(found) != 1 or name not in found[0].flop_per_s:
         return None
     return found[0].flop_per_s[name], found[0].read_bytes_per_s
@@ -343,9 +343,6 @@ def three_regimes(shape: Shape, small: Shape, speeds: Speeds, tokens: int = 512)
 
 
 # --- arithmetic on paper ---------------------------------------------------------------------------------------------
-
-
-WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}  # bytes a number
 
 
 def on_paper(

@@ -10,6 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
+# The catalogue's names of dtypes go by what datasheets write: torch's names to them, and the bytes of a number.
+DATASHEET_DTYPE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+
 _SOURCES = {
     "A": "cli99/llm-analysis",
     "G": "Lightning throughput tables",
