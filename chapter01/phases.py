@@ -136,15 +136,17 @@ def time_phases(model: Decoder, short: int = 128, long: int = 512, budget_s: flo
 
 
 SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)  # new tokens
+LOOKS = 2  # other programs take a machine for seconds at a time: passes are timed twice, with time between
 
 
 def sweep(model: Decoder, new_tokens: Iterable[int] = SWEEP, told: Callable[[int], object] = lambda new: None):
     """Timings of passes with so many new tokens each, {new tokens: Timing}; `told` hears of each before it runs."""
-    timings = {}
-    for new in new_tokens:
+    samples_s: dict[int, tuple[float, ...]] = {}
+    for new in [*new_tokens] * LOOKS:
         told(new)
-        timings[new] = time_call(ready(model, 1, new, 0), device_of(model), budget_s=0.15, least=1 if new > 300 else 2)
-    return timings
+        look = time_call(ready(model, 1, new, 0), device_of(model), budget_s=0.1, least=1 if new > 300 else 2)
+        samples_s[new] = samples_s.get(new, ()) + look.samples_s
+    return {new: Timing(samples) for new, samples in samples_s.items()}
 
 
 def time_batching(
@@ -239,22 +241,21 @@ def grid(
     limit_s: float = 20.0,
     budget_s: float = 0.5,
     told: Callable[[Point], object] = lambda point: None,
+    looks: int = 1,
 ) -> Grid:
     """Foretell passes (batch, new, context) of the model, then time those that should take no longer than the limit.
 
-    `told` hears of each point as soon as it is timed.
+    `told` hears of each point as soon as it is timed, in each of the looks.
     """
-    points, left_out = [], []
-    for batch, new, context in passes:
-        predicted_s = foretell(model.shape, speeds, batch, new, context)
-        if predicted_s > limit_s:
-            left_out.append((batch, new, context, predicted_s))
-            continue
-        call = ready(model, batch, new, context)
-        timing = time_call(call, device_of(model), budget_s, least=3 if predicted_s < 3 else 1)
-        points.append(Point(batch, new, context, predicted_s, timing))
-        told(points[-1])
-    return Grid(tuple(points), tuple(left_out))
+    foretold = {at: foretell(model.shape, speeds, *at) for at in passes}
+    left_out = tuple((*at, seconds) for at, seconds in foretold.items() if seconds > limit_s)
+    points: dict[tuple[int, int, int], Point] = {}
+    for at in [at for at, seconds in foretold.items() if seconds <= limit_s] * looks:
+        look = time_call(ready(model, *at), device_of(model), budget_s, least=3 if foretold[at] < 3 else 1)
+        before = points[at].timing.samples_s if at in points else ()
+        points[at] = Point(*at, foretold[at], Timing(before + look.samples_s))
+        told(points[at])
+    return Grid(tuple(points.values()), left_out)
 
 
 # --- a model on which bytes bind -------------------------------------------------------------------------------------
@@ -395,9 +396,10 @@ def overhead_binds(step: Timing, needed_s: float) -> bool:
 def foretold_in_proportion(points: Sequence[Point], factor: float) -> bool:
     """Whether three passes of four took what was foretold within a factor, all slowed alike by a busy machine.
 
-    The measured times span far more than that factor, so that a wrong idea of what a pass costs shows.
+    The measured times span far more than that factor, so that a wrong idea of what a pass costs shows. Of each pass the
+    quickest run counts, the one that was disturbed least.
     """
-    longer = [p.timing.median_s / p.predicted_s for p in points]
+    longer = [min(p.timing.samples_s) / p.predicted_s for p in points]
     slowed = statistics.median(longer)
     return sum(1 / factor < x / slowed < factor for x in longer) >= 0.75 * len(longer)
 

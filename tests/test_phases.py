@@ -182,6 +182,9 @@ def test_a_grid_times_what_is_short_and_lists_what_is_not(model):
     assert [p.predicted_s for p in result.points] == seconds[:2]
     assert result.left_out == ((*passes[2], seconds[2]),)
     assert tuple(told) == result.points
+    again = phases.grid(model, slow, passes[:1], budget_s=0.01, told=told.append, looks=2)
+    assert len(again.points) == 1 and len(told) == 2 + 2
+    assert again.points[0].timing.samples_s[: len(told[2].timing.samples_s)] == told[2].timing.samples_s
 
 
 def test_errors_of_a_grid():
@@ -360,7 +363,8 @@ def test_the_timed_phases_and_products(model):
 def test_a_sweep_tells_of_each_pass(model):
     told = []
     timings = phases.sweep(model, (1, 4), told.append)
-    assert list(timings) == told == [1, 4]
+    assert told == [1, 4] * phases.LOOKS and list(timings) == [1, 4]
+    assert all(len(timing.samples_s) >= 2 * phases.LOOKS for timing in timings.values())  # both looks count
     points = phases.swept(TINY, made_up(), timings)
     assert [(p.batch, p.new, p.context, p.timing) for p in points] == [(1, n, 0, timings[n]) for n in (1, 4)]
     assert points[1].predicted_s == speeds.foretell(TINY, made_up(), 1, 4, 0)
