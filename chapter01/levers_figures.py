@@ -25,9 +25,9 @@ def draw_crowd(axes: Sequence[Axes], foretold_s: Mapping[int, float], took_s: Ma
     """Against the number of users: the time of a step, tokens a second in all, tokens a second for each."""
     line, dots = (np.array(list(s.items())).T for s in (foretold_s, took_s))
     for ax, title, of in (
-        (axes[0], "a step takes", lambda users, s: 1e3 * s),
-        (axes[1], "tokens a second, all users", lambda users, s: users / s),
-        (axes[2], "tokens a second, each user", lambda users, s: 1 / s),
+        (axes[0], "time of a step", lambda users, s: 1e3 * s),
+        (axes[1], "tokens/s, all users", lambda users, s: users / s),
+        (axes[2], "tokens/s, each user", lambda users, s: 1 / s),
     ):
         predicted(ax, line[0], of(*line))
         measured(ax, dots[0], of(*dots))
@@ -49,7 +49,7 @@ def draw_memory(ax: Axes, shape: Shape, context: int, chip: Chip, cards: Sequenc
     ax.fill_between(users, [weights] * 2, weights + users * each, color=colour("overhead", 0.8))
     inside = {"color": "white", "path_effects": [], "fontweight": "bold"}
     label(ax, "weights: shared by all", (0.02 * most, weights / 2), offset=(1, 0), **inside)
-    at = 0.62 * most
+    at = 0.48 * most
     label(ax, "keys and values: each user his own", (at, weights + 0.45 * at * each), offset=(0, 0))
     for count in cards:
         holds = count * chip.memory_bytes / 1e9
@@ -107,7 +107,7 @@ def draw_passes(axes: Sequence[Axes], by_text: Mapping[str, Sequence[Pass]]) -> 
         ax.bar(x, lost, bottom=own + kept, color=colour("idle"), width=0.8)
         tokens = sum(p.tokens for p in passes)
         ax.set(title=f"{name}: {tokens} tokens, {len(passes)} passes", xlabel="pass")
-        ax.set(xlim=(0, most + 1), ylim=(0, 1.35 * deepest))
+        ax.set(xlim=(0, most + 1), ylim=(0, 1.35 * deepest), yticks=range(0, deepest + 1, 4))
     axes[0].set_ylabel("rows of the pass")
     for row, (text, role) in enumerate(
         (("guesses thrown away", "muted"), ("guesses kept", "compute"), ("the model's own token", "bandwidth"))
@@ -143,7 +143,7 @@ def draw_gain(ax: Axes, timings: Mapping[int, Timing], marked: Sequence[tuple[fl
 
 @style()
 def draw_widths(ax: Axes, foretold_s: Mapping[str, float], timings: Mapping[str, Timing]) -> None:
-    """Milliseconds of a step by the width of the weights: a line for a kernel at the roof, a dot for the kernel here."""
+    """Milliseconds of a step by the width of the weights: a line for a kernel at the roof, a dot for this one."""
     for row, (name, timing) in enumerate(timings.items()):
         took_ms, good_ms = 1e3 * timing.median_s, 1e3 * foretold_s[name]
         ax.barh(row, took_ms, color=colour("bandwidth", 0.25), height=0.5, zorder=1)
@@ -181,14 +181,21 @@ def draw_precision(axes: Sequence[Axes], rows: Mapping[str, tuple[float, float]]
 # --- hardware --------------------------------------------------------------------------------------------------------
 
 
+# Chips that get their name, and where it stands from the dot, in points: others would cover each other.
+NAMED = {
+    "Apple M1": (10, 0), "Apple M4 Max 546 GB/s": (2, 10), "RTX 3090": (-8, 4), "RTX 5090": (-8, 4), "T4": (8, -4),
+    "L4": (8, -4), "L40S": (8, -4), "TPU v6e": (0, 10), "H100 SXM": (9, 4), "MI300X": (-8, 4), "B200": (-8, 4),
+}  # fmt: skip
+
+
 @style()
-def draw_hardware(ax: Axes, chips: Sequence[tuple[str, float, float]], named: Sequence[str]) -> None:
+def draw_hardware(ax: Axes, chips: Sequence[tuple[str, float, float]]) -> None:
     """Tokens a second of one user against the ridge, a dot for each chip (name, FLOP per byte, tokens/s)."""
     for name, ridge, tokens in chips:
-        role = "bandwidth" if name in named else "muted"
-        ax.plot(ridge, tokens, marker="o", markersize=9, color=colour(role, 1 if name in named else 0.45), zorder=3)
-        if name in named:
-            label(ax, name, (ridge, tokens), "text", offset=(-8, 6) if ridge > 400 else (8, 6), fontsize=12)
+        role, strength = ("bandwidth", 1) if name in NAMED else ("muted", 0.45)
+        ax.plot(ridge, tokens, marker="o", markersize=9, color=colour(role, strength), zorder=3)
+        if name in NAMED:
+            label(ax, name.removesuffix(" 546 GB/s"), (ridge, tokens), offset=NAMED[name], fontsize=12)
     ax.set(xscale="log", yscale="log", xlabel="ridge: FLOP offered for each byte (the further left, the less idles)")
     ax.set_ylabel("tokens a second, one user")
     ridges, rates = [c[1] for c in chips], [c[2] for c in chips]
@@ -213,9 +220,9 @@ def draw_stalls(ax: Axes, stalls: Stalls, step_s: float, prefill_s: float) -> No
     measured(ax, steps, 1e3 * np.array(stalls.gaps_s))
     top = 1e3 * max(*stalls.gaps_s, step_s + prefill_s)
     first = stalls.at[0]
-    label(ax, "another user's prompt is read", (first + 1, 1e3 * stalls.gaps_s[first]), "text", offset=(10, 6))
+    label(ax, "another user's prompt is read", (first + 1, 1.08 * top), "text", offset=(-6, 4), ha="left")
     label(ax, "two pools, foretold: no jump", (steps[-1], 1e3 * step_s), "compute", offset=(-2, 12))
-    ax.set(xlabel="token", ylabel="ms since the last token", xlim=(0, len(steps) + 1), ylim=(0, 1.2 * top))
+    ax.set(xlabel="token", ylabel="ms since the last token", xlim=(0, len(steps) + 1), ylim=(0, 1.25 * top))
 
 
 # --- together --------------------------------------------------------------------------------------------------------
@@ -237,7 +244,7 @@ def draw_together(axes: Sequence[Axes], panels: Mapping[str, Sequence[Lever]]) -
             idle = 100 * (1 - best)
             text = f"{idle:.2f} % idle" if idle > 98.95 else f"{idle:.0f} % idle"
             furthest = 100 * max(lever.predicted, lever.measured or 0)
-            if furthest < 20:
+            if furthest < 8:
                 label(ax, text, (furthest, row), offset=(9, 0))
             else:
                 label(ax, text, (left, row), offset=(8, 0), color="white", path_effects=[])
