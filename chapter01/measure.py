@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from chapter01 import loop, machine
+from chapter01 import levers, loop, machine
 from chapter01.speeds import Speeds, foretell, measure_speeds, modules_of, ready
 from utils import ceilings, models, weights
 from utils import device as devices
@@ -35,6 +35,7 @@ TOKENS = 512  # of the prompt: prefill reads them, decode writes one more behind
 PROMPT, RUNS = 16, (8, 16, 32)  # tokens of the loop's prompt, and of its held-out runs
 RUN_S = 10.0  # held-out runs that would take longer are left out, all but the first
 BUDGET_S = 2.0  # for one phase
+CROWDS, GUESSED_ROWS, BEHIND = (1, 4, 16), (1, 4, 8, 16), 128  # users of a step, rows of a checking pass, their context
 
 Told = Callable[[str], object]  # hears what is being measured
 
@@ -211,6 +212,7 @@ def _time_model(
         },
         "overhead_s": speeds.overhead_s,
         "loop": None,
+        "levers": None,
     }
     if built.layers == shape.layers:
         told("the loop")
@@ -221,6 +223,9 @@ def _time_model(
         predicted_s = foretell(shape, speeds, 1, new, context)  # before the pass is timed
         took_s = time_pass(model, shape.layers, new, context)
         report["phases"][name] = phase(shape, speeds, new, context, took_s, predicted_s)
+    if built.layers == shape.layers:
+        told("levers")
+        report["levers"] = time_levers(model, speeds)
     del model
     devices.empty_cache(device)
     return report
@@ -241,6 +246,31 @@ def time_loop(model: Decoder) -> dict:
         "held_out": [{**asdict(run), "error_share": run.error} for run in runs],
         "held_out_error_share": max((run.error for run in runs), key=abs),
     }
+
+
+def time_levers(model: Decoder, speeds: Speeds) -> dict:
+    """What more users bring to a step, and what a pass costs that checks guesses: the levers of notebook 04."""
+    shape = model.shape
+    foretold = {users: foretell(shape, speeds, users, 1, BEHIND) for users in CROWDS}
+    served = levers.serve(model, foretold, BEHIND, BUDGET_S)
+    by_rows = levers.time_rows(model, BEHIND, BUDGET_S)
+    batching = [
+        {
+            "users": p.batch,
+            "step_s": p.timing.median_s,
+            "tokens_per_s": p.batch / p.timing.median_s,
+            "idle_share": max(0.0, 1 - levers.used(shape, p.batch, BEHIND, p.timing.median_s, speeds.flop_per_s)),
+            "predicted_s": p.predicted_s,
+            "prediction_error_share": p.error,
+        }
+        for p in served.points
+    ]
+    one_s = by_rows[1].median_s
+    checking = [
+        {"rows": n, "time_s": by_rows[n].median_s, "of_one_row_share": by_rows[n].median_s / one_s}
+        for n in GUESSED_ROWS
+    ]
+    return {"context_tokens": BEHIND, "batching": batching, "checking": checking}
 
 
 def time_pass(model: Decoder, layers: int, new: int, context: int) -> float:
@@ -358,7 +388,7 @@ def table(report: dict) -> str:
         )
     lines |= _loop_lines(report["loop"]) | {"overhead a pass": f"{units(report['overhead_s'], 's')} (launches, Python)"}
     text = [f"{name:<17}{line}" for name, line in lines.items()]
-    text += ["", *_phase_lines(report["phases"]), "", report["drift"]]
+    text += ["", *_phase_lines(report["phases"]), *_lever_lines(report["levers"]), "", report["drift"]]
     text += [f"note: {note}" for note in roofs["notes"]]
     text += [f"ERROR OF MEASUREMENT: {line}" for line in report["errors_of_measurement"]]
     return "\n".join(text).encode("ascii", "replace").decode()
@@ -373,6 +403,24 @@ def _loop_lines(timed: dict | None) -> dict[str, str]:
         f"{1e3 * timed['first_token_s']:.4g} ms, so {units(timed['fixed_overhead_s'], 's')} on top of N steps",
         "held-out runs": f"{runs} (measured against first token + (N - 1) steps)",
     }
+
+
+def _lever_lines(levers: dict | None) -> list[str]:
+    if levers is None:
+        return []
+    batching, checking = levers["batching"], levers["checking"]
+    rows = {
+        "users in a step": [str(p["users"]) for p in batching],
+        "time of a step": [units(p["step_s"], "s") for p in batching],
+        "tokens/s in all": [f"{p['tokens_per_s']:.3g}" for p in batching],
+        "arithmetic idle": [f"{p['idle_share']:.2%}" if p["idle_share"] else "unknown" for p in batching],
+        "foretold": [units(p["predicted_s"], "s") for p in batching],
+        "  off by": [f"{p['prediction_error_share']:+.1%}" for p in batching],
+        "": [],
+        "rows in a pass": [str(p["rows"]) for p in checking],
+        "times one row": [f"{p['of_one_row_share']:.2f}" for p in checking],
+    }
+    return ["", *(f"{row:<17}" + "".join(f"{cell:>12}" for cell in cells) for row, cells in rows.items())]
 
 
 def _phase_lines(phases: dict[str, dict]) -> list[str]:

@@ -17,6 +17,7 @@ from chapter01.__main__ import main
 from chapter01.speeds import Speeds
 from utils import ceilings, device, models, weights
 from utils.ceilings import Ceilings
+from utils.counts import forward_pass, totals
 from utils.decoder import Decoder
 from utils.models import Shape
 from utils.timing import Timing
@@ -96,6 +97,10 @@ def test_one_table_with_every_measurement_in_ascii(faked, capsys, tmp_path):
         "error",
     ):
         assert len(re.findall(r"[\d.]+ ?\S*", rows[row])) == 2, row
+    assert rows["users in a step"].split() == ["1", "4", "16"]
+    for row in ("tokens/s in all", "arithmetic idle", "off by"):
+        assert len(rows[row].split()) == 3, row
+    assert rows["times one row"].split()[0] == "1.00" and len(rows["times one row"].split()) == 4
     assert re.fullmatch(r"(compute|bandwidth|overhead) +(compute|bandwidth|overhead)", rows["bound by"])
     assert "The bandwidth roof held: +2%" in rows["text"]
     assert "note: float16 does not run" in rows["text"]
@@ -113,6 +118,14 @@ def test_the_json_holds_numbers_that_agree_with_each_other(faked, capsys, tmp_pa
         assert phase["share_of_read_ceiling"] == pytest.approx(phase["achieved_read_bytes_per_s"] / 1e12)
         assert phase["idle_share"] + phase["share_of_flop_ceiling"] == pytest.approx(1)
         assert phase["prediction_error_share"] == pytest.approx(phase["predicted_s"] / phase["time_s"] - 1)
+    crowds = report["levers"]["batching"]
+    assert [crowd["users"] for crowd in crowds] == [1, 4, 16]
+    for crowd in crowds:
+        assert crowd["tokens_per_s"] * crowd["step_s"] == pytest.approx(crowd["users"])
+        assert crowd["prediction_error_share"] == pytest.approx(crowd["predicted_s"] / crowd["step_s"] - 1)
+        done = totals(forward_pass(TINY, crowd["users"], 1, 128)).flops / crowd["step_s"] / 1e14
+        assert crowd["idle_share"] == pytest.approx(1 - done)
+    assert [check["rows"] for check in report["levers"]["checking"]] == [1, 4, 8, 16]
     assert report["phases"]["prefill"]["new_tokens"] == 512
     assert report["phases"]["decode"]["context_tokens"] == 512
     for run in report["loop"]["held_out"]:
@@ -137,7 +150,7 @@ def test_flops_of_the_products_are_those_that_torch_counts(faked, capsys, tmp_pa
 def test_every_number_in_the_json_says_its_unit_or_is_a_count(faked, capsys, tmp_path):
     _, report = measured(capsys, tmp_path, "--model", "tiny")
     units = ("_s", "_bytes", "_share", "_tokens", "_per_byte", "_per_step", "_ceiling")
-    counts = {"flop", "bytes", "parameters", "layers", "layers_timed", "threads", "tokens", "error"}
+    counts = {"flop", "bytes", "parameters", "layers", "layers_timed", "threads", "tokens", "error", "users", "rows"}
     by_dtype = {"one_row_bytes_per_s", "flop_per_s", "flop_size"}
 
     def check(part, name=""):
@@ -165,7 +178,7 @@ def test_a_pass_is_foretold_before_it_is_timed(faked, monkeypatch, capsys):
     monkeypatch.setattr(measure, "foretell", lambda *args: happened.append("foretold") or 1.0)
     monkeypatch.setattr(measure, "time_pass", lambda *args: happened.append("timed") or 2.0)
     assert main(["measure", "--model", "tiny"]) == 0
-    assert happened == ["foretold", "timed"] * 2
+    assert happened == ["foretold", "timed"] * 2 + ["foretold"] * len(measure.CROWDS)  # the levers come last
     assert re.search(r"error +-50\.0% +-50\.0%", capsys.readouterr().out)
 
 
@@ -244,7 +257,7 @@ def test_where_the_model_does_not_fit_one_layer_is_timed_and_said(faked, monkeyp
     rows, report = measured(capsys, tmp_path, "--model", "tiny", "--dtype", "fp32")
     assert [shape.layers for shape in built] == [1]
     assert rows["timed"].startswith("ONE LAYER, times 2, plus the output head")
-    assert rows["loop"].startswith("not run") and report["loop"] is None
+    assert rows["loop"].startswith("not run") and report["loop"] is report["levers"] is None
     assert (report["model"]["layers"], report["model"]["layers_timed"]) == (2, 1)
     assert report["model"]["parameters"] == TINY.parameters
     assert report["overhead_s"] == pytest.approx(2 * SPEEDS.overhead_s)
