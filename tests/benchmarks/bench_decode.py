@@ -1,10 +1,15 @@
 """Tokens per second of the embedded model in fp32, beside transformers' `generate` on the same weights.
 
-A timing that is read, not passed or failed: `pytest -s tests/benchmarks/bench_decode.py`.
+A timing that is read, not passed or failed: `python tests/benchmarks/bench_decode.py`.
 """
+
+import sys
+from pathlib import Path
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from chapter01 import loop
 from utils import device, timing, weights
@@ -43,7 +48,7 @@ def peer_of(model) -> LlamaForCausalLM:
     return peer
 
 
-def test_tokens_per_second_beside_transformers():
+def bench():
     where = device.prepare()
     model, tokenizer = weights.load_embedded(where)
     peer = peer_of(model).to(where)
@@ -70,3 +75,7 @@ def test_tokens_per_second_beside_transformers():
     for name, timed in timings.items():
         print(f"{name:7} {COUNT / timed.median_s:6.1f} tokens a second   {timed}")
     print(f"ours / theirs: {timing.ratio(timings['theirs'], timings['ours']):.2f} times as many tokens a second")
+
+
+if __name__ == "__main__":
+    bench()
