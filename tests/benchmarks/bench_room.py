@@ -13,11 +13,11 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from utils.turns import SWITCH
 
+ROOT = Path(__file__).resolve().parents[2]
 KERNELS = 8
 KERNEL = """
 import json, sys
