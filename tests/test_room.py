@@ -83,7 +83,7 @@ def test_what_the_command_measure_writes_today_counts():
 def test_recordings_hold_nothing_personal():
     for file in room.RECORDINGS.glob("*"):
         text = file.read_text(encoding="utf-8")
-        assert not re.search(r"/home/|/Users/|/root|/tmp|user|host|@", text, re.IGNORECASE), file.name
+        assert not re.search(r"/home/|/Users/|/root|/tmp|user_?name|\buser\b|host|@", text, re.IGNORECASE), file.name
 
 
 # --- what is passed over ---------------------------------------------------------------------------------------------
