@@ -301,7 +301,7 @@ def add_measure(commands: argparse._SubParsersAction) -> None:
     add = parser.add_argument
     add("--device", metavar="D", help='"cuda", "cuda:1", "mps" or "cpu" (the fastest kind here)')
     add("--model", metavar="NAME", help='from the catalogue, with random weights, for instance "Llama-3.1-8B"')
-    add("--dtype", choices=("fp32", "bf16", "fp16"), help="of weights and arithmetic (the one that decodes fastest)")
+    add("--dtype", choices=("fp32", "bf16", "fp16"), help="of weights and arithmetic (the one that notebook 00 picks)")
     add("--json", type=Path, metavar="FILE", help="write the same numbers there, units in the keys")
     parser.set_defaults(run=measure, parser=parser)
 

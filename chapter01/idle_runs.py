@@ -511,7 +511,7 @@ def rises_in_the_end(tile: Tile) -> bool:
     return ratio(tile.runs[max(tile.runs)].timing, tile.runs[1].timing) > 1.5
 
 
-def knee_at_the_ridge(tile: Tile, factor: float = 3) -> bool:
+def knee_at_the_ridge(tile: Tile, factor: float = 5) -> bool:
     """Whether the rows of the knee are those of the ridge, within a factor."""
     return 1 / factor < tile.knee / tile.ridge_rows < factor
 

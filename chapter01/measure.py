@@ -72,14 +72,14 @@ def check_writable(path: Path) -> None:
     Raises:
         ValueError: with the system's reason.
     """
-    new = not path.exists()
     try:
+        new = not path.exists()
         with path.open("a", encoding="utf-8"):
             pass
         if new:
             path.unlink()
-    except OSError as error:
-        raise ValueError(f"--json {path}: cannot be written ({error.strerror})") from None
+    except (OSError, ValueError) as error:  # a NUL in a name is a ValueError
+        raise ValueError(f"--json {path}: cannot be written ({getattr(error, 'strerror', error)})") from None
 
 
 def _progress(part: str) -> None:
@@ -148,7 +148,7 @@ def measure(
         ValueError: a device, model or dtype that is not here, or a model of which not even one layer fits.
     """
     device = devices.prepare(device_name)
-    shape = models.find(model_name or EMBEDDED)
+    shape = models.find(EMBEDDED if model_name is None else model_name)
     asked_dtype = None if dtype_short is None else DTYPES[dtype_short]
     # Before anything is allocated, and again once the dtype is picked.
     that_fits(shape, asked_dtype or torch.bfloat16, device)
@@ -361,7 +361,8 @@ def errors(timed: dict) -> list[str]:
 
 def units(value: float, unit: str) -> str:
     """Three digits and a prefix, in ASCII: some terminals know nothing else."""
-    return in_units(value, unit).replace("\N{MICRO SIGN}", "u").replace("\N{GREEK SMALL LETTER MU}", "u")
+    plain = {"\N{MICRO SIGN}": "u", "\N{GREEK SMALL LETTER MU}": "u", "\N{MINUS SIGN}": "-"}
+    return in_units(value, unit).translate(str.maketrans(plain))
 
 
 def table(report: dict) -> str:

@@ -218,6 +218,10 @@ def test_a_share_above_a_ceiling_is_an_error_and_no_triumph(faked, monkeypatch, 
         assert rows["idle arithmetic"].split() == ["unknown", "unknown"]
 
 
+def test_units_are_plain_ascii_whatever_the_sign():
+    assert measure.units(-0.00078, "s") == "-780 us"
+
+
 def test_noise_over_a_ceiling_is_no_error():
     numbers = {"share_of_read_ceiling": 1.04, "share_of_flop_ceiling": 0.01}
     timed = {"phases": {"decode": numbers}, "model": {"weights_lie": "in memory"}}
@@ -303,6 +307,8 @@ def test_where_not_even_one_layer_fits_nothing_is_allocated(faked, monkeypatch, 
         (["--dtype", "fp16", "--model", "tiny", "--device", "cpu"], "fp16 does not run on cpu; these do: float32, bf"),
         (["--json", "no/such/folder/x.json"], "--json no.such.folder.x.json: cannot be written .No such file"),
         (["--json", "."], "--json .: cannot be written"),
+        (["--json", "x" * 300], "cannot be written"),
+        (["--model", ""], "no model ''"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
