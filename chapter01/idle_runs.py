@@ -479,10 +479,10 @@ def size_cancels(readings: Iterable[idle.Reading]) -> bool:
 def mostly_idle(run: Run) -> bool:
     """Whether more than half of the arithmetic that the device can do was not done.
 
-    By the ceiling measured before, or by the square product of the same rounds: a busy machine slows many threads that
-    wait for each other more than it slows a read of memory, and then the product of the same rounds is no yardstick.
+    By the ceiling measured before, as printed: a busy machine slows many threads that wait for each other
+    more than it slows a read of memory, and then the square product of the same rounds is no yardstick.
     """
-    return min(run.used, run.used_in_turn) < 0.5
+    return run.used < 0.5
 
 
 def prompt_uses_more(prefill: Run, decode: Run, times: float = 2) -> bool:
@@ -511,7 +511,7 @@ def rises_in_the_end(tile: Tile) -> bool:
     return ratio(tile.runs[max(tile.runs)].timing, tile.runs[1].timing) > 1.5
 
 
-def knee_at_the_ridge(tile: Tile, factor: float = 5) -> bool:
+def knee_at_the_ridge(tile: Tile, factor: float = 3) -> bool:
     """Whether the rows of the knee are those of the ridge, within a factor."""
     return 1 / factor < tile.knee / tile.ridge_rows < factor
 

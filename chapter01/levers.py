@@ -498,16 +498,7 @@ def time_together(model: Decoder, small: Decoder, users: int, k: int, context: i
     """Passes with no lever, with each, and with all, timed in turns: {name: Timing}; `small` has one-byte weights."""
 
     def call(model: Decoder, users: int, rows: int) -> Callable[[], None]:
-        cache = new_cache(model, context + rows, users)
-        cache.k.normal_()
-        cache.v.normal_()
-        text = torch.randint(model.shape.vocab, (users, rows), device=device_of(model))
-
-        def step() -> None:
-            cache.used = context
-            model(text, cache, all_logits=True)
-
-        return step
+        return ready(model, users, rows, context, all_logits=True)
 
     calls = {
         "none": call(model, 1, 1),

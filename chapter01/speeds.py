@@ -24,8 +24,8 @@ from utils.timing import Timing, interleave, time_call
 # --- what is timed ---------------------------------------------------------------------------------------------------
 
 
-def ready(model: Decoder, batch: int, new: int, context: int) -> Callable[[], None]:
-    """A pass to be timed: random tokens behind a cache filled with random normals."""
+def ready(model: Decoder, batch: int, new: int, context: int, all_logits: bool = False) -> Callable[[], None]:
+    """A pass to be timed: random tokens behind a cache filled with random normals; `all_logits` as in the decoder."""
     cache = new_cache(model, context + new, batch)
     cache.k.normal_()
     cache.v.normal_()
@@ -33,7 +33,7 @@ def ready(model: Decoder, batch: int, new: int, context: int) -> Callable[[], No
 
     def call() -> None:
         cache.used = context
-        model(tokens, cache)
+        model(tokens, cache, all_logits)
 
     return call
 
