@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from claims import assert_shown
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -563,12 +564,7 @@ CLAIM_MAP = {  # claim: the cells of notebook 03 whose verdicts show it; the mut
 
 @pytest.mark.parametrize("claim", CLAIM_MAP)
 def test_the_notebook_shows_the_claim(claim):
-    found = cells()
-    for cell_id in CLAIM_MAP[claim]:
-        assert "checks.verdict(" in "".join(found[cell_id]["source"])
-        printed = "".join("".join(output.get("text", "")) for output in found[cell_id]["outputs"])
-        assert ": yes" in printed and ": no" not in printed
-    assert any(f"test_{claim.lower()}_" in name for name in globals())
+    assert_shown(NOTEBOOK, CLAIM_MAP, claim, globals())
 
 
 def test_every_verdict_of_the_notebook_belongs_to_a_claim():

@@ -1,12 +1,12 @@
 """The levers' experiments, speculation beside greedy decoding above all; the verdicts of notebook 04, turned."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from claims import assert_shown
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -401,12 +401,7 @@ CLAIM_MAP = {  # claim: the cells of notebook 04 whose verdicts show it; the mut
 
 @pytest.mark.parametrize("claim", CLAIM_MAP)
 def test_the_notebook_shows_the_claim(claim):
-    cells = {cell["id"]: cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]}
-    for cell_id in CLAIM_MAP[claim]:
-        assert "checks.verdict(" in "".join(cells[cell_id]["source"])
-        printed = "".join("".join(output.get("text", "")) for output in cells[cell_id]["outputs"])
-        assert ": yes" in printed and ": no" not in printed
-    assert any(f"test_{claim.lower()}_" in name for name in globals())
+    assert_shown(NOTEBOOK, CLAIM_MAP, claim, globals())
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------

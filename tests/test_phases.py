@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from claims import assert_shown
 from torch import nn
 
 from chapter01 import phases, phases_figures, speeds
@@ -442,12 +443,7 @@ CLAIM_MAP = {  # claim: the cells of notebook 02 whose verdicts show it; the mut
 
 @pytest.mark.parametrize("claim", CLAIM_MAP)
 def test_the_notebook_shows_the_claim(claim):
-    cells = {cell["id"]: cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]}
-    for cell_id in CLAIM_MAP[claim]:
-        assert "checks.verdict(" in "".join(cells[cell_id]["source"])
-        printed = "".join("".join(output.get("text", "")) for output in cells[cell_id]["outputs"])
-        assert ": yes" in printed and ": no" not in printed
-    assert any(f"test_{claim.lower()}_" in name for name in globals())
+    assert_shown(NOTEBOOK, CLAIM_MAP, claim, globals())
 
 
 def test_the_notebook_works_c9_out_exactly():
