@@ -282,7 +282,7 @@ def test_a_model_in_one_byte_is_a_copy_that_holds_bytes(tiny):
     before = loop.next_logits(tiny, PROMPT)
     small = levers.in_one_byte(tiny)
     products = [part for part in small.modules() if isinstance(part, levers.OneByte)]
-    assert len(products) == 4 * TINY.layers + 1
+    assert len(products) == 5 * TINY.layers + 1
     assert all(part.weight.dtype == torch.int8 for part in products)
     assert not any(isinstance(part, nn.Linear) for part in small.modules())
     assert torch.equal(loop.next_logits(tiny, PROMPT), before)  # the original is as it was

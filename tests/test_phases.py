@@ -153,7 +153,7 @@ def test_a_hollow_model_has_all_but_the_products():
     speeds.ready(model, 2, 5, 3)()  # and it runs
     called = []
     speeds.ready(speeds.hollow(TINY, CPU, torch.float32, lambda: called.append(1)), 1, 1, 0)()
-    assert len(called) == 4 * 3 + 1  # in place of each product
+    assert len(called) == 5 * 3 + 1  # in place of each product
 
 
 def test_specification_is_that_of_the_dtype():

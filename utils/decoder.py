@@ -122,7 +122,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(shape.ffn, shape.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x), inplace=True).mul_(self.up(x)))  # in place: less memory to fetch
+        return self.down(F.silu(self.gate(x)).mul_(self.up(x)))  # in place: one block of memory less to fetch
 
 
 class Layer(nn.Module):
