@@ -444,6 +444,20 @@ def test_the_gain_is_marked_where_it_is_asked_for():
     assert f"{1.5 / 1.1:.2f} x" in texts(ax)
 
 
+@pytest.mark.parametrize("step_s", [0.003, 0.03])
+def test_no_text_of_the_stalls_lies_on_a_jump(step_s):
+    gaps_s, at = [step_s] * 24, [6, 12, 18]
+    for i in at:
+        gaps_s[i] += 0.15
+    _, ax = plots.figure("x")
+    levers_figures.draw_stalls(ax, levers.Stalls(gaps_s, at), step_s, 0.15)
+    plots.png(ax.figure, 1)  # lays it out
+    sides = [ax.transData.transform((i + 1 + side, 0))[0] for i in at for side in (-0.5, 0.5)]
+    highest = ax.transData.transform((0, 1e3 * (step_s + 0.15)))[1]
+    for box in (text.get_window_extent() for text in ax.texts):
+        assert box.y0 > highest or not any(box.x0 <= x <= box.x1 for x in sides)
+
+
 def test_memory_and_stalls_are_drawn_to_scale():
     _, ax = plots.figure("x")
     levers_figures.draw_memory(ax, find("Llama-3.1-70B"), 2000, chip("H100 SXM"), (2, 4), 400)
