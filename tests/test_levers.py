@@ -438,6 +438,17 @@ def test_the_levers_are_drawn_as_shares_at_work():
     assert dots == pytest.approx([1.8, 40])
 
 
+@pytest.mark.parametrize("rows_cost", [0.0, 0.05, 0.9])
+def test_the_gain_stays_inside_its_axes_however_cheap_rows_are(rows_cost):
+    by_rows = {n: Timing([1e-3 * (1 + rows_cost * (n - 1))]) for n in (1, 2, 4, 8, 16)}
+    _, ax = plots.figure("x")
+    levers_figures.draw_gain(ax, by_rows, [(0.98, 15)])
+    plots.png(ax.figure, 1)  # lays it out
+    assert all(max(line.get_ydata()) < ax.get_ylim()[1] for line in ax.lines)
+    gain, right = (next(t for t in ax.texts if end in t.get_text()).get_window_extent() for end in (" x", "right"))
+    assert not gain.overlaps(right) and gain.y1 <= ax.figure.bbox.y1
+
+
 def test_the_gain_is_marked_where_it_is_asked_for():
     _, ax = plots.figure("x")
     levers_figures.draw_gain(ax, BY_ROWS, [(0.5, 1)])
