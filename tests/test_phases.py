@@ -16,6 +16,7 @@ from utils.ceilings import Ceilings
 from utils.chips import find as chip
 from utils.counts import forward_pass, totals
 from utils.models import Shape, find
+from utils.roofline import Prediction
 from utils.timing import Timing
 from utils.weights import random_decoder
 
@@ -390,6 +391,13 @@ def test_the_split_names_regime_and_shares():
     assert sum(widths) == pytest.approx(2)  # each bar is whole
     assert widths[0] > 0.9
     assert widths[4] > 0.99
+
+
+def test_the_key_of_the_split_has_the_colours_of_its_bars():
+    shares = Prediction(seconds=1.0, compute_s=0.4, bytes_s=0.4, overhead_s=0.2, regime="compute", by_module=())
+    _, ax = plots.figure("x")
+    phases_figures.draw_split(ax, [("a pass", shares, 1.0)])
+    assert [line.get_color() for line in ax.lines] == [bar.get_facecolor()[:3] for bar in ax.patches]
 
 
 def test_the_roofline_has_its_dots_under_the_roof_and_at_their_intensity():
