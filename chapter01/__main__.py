@@ -3,6 +3,8 @@
 One function a command, which imports what it needs itself: a command that only calculates starts at once.
 """
 
+from __future__ import annotations  # a Python too old for the course can read this file, and `check` tells it so
+
 import argparse
 import json
 import math
@@ -186,7 +188,7 @@ def idle(args: argparse.Namespace) -> int:
     return 0
 
 
-def _chip(args: argparse.Namespace) -> tuple["Chip", str]:
+def _chip(args: argparse.Namespace) -> tuple[Chip, str]:
     """The chip and the dtype that the options mean."""
     from chapter01.idle import default_dtype, given
     from utils import chips
@@ -207,7 +209,7 @@ def _chip(args: argparse.Namespace) -> tuple["Chip", str]:
     return chip, args.dtype
 
 
-def _screen(step: dict, readings: dict[str, "Reading"], named: list["Difference"]) -> str:
+def _screen(step: dict, readings: dict[str, Reading], named: list[Difference]) -> str:
     """Everything on one screen of text, in ASCII: some terminals know nothing else."""
     op = "OP" if step["dtype"] == "int8" else "FLOP"
     chips, peak = step["chips"], step["dtype"] + (" peak" if step["dtype"] == "given" else "")
@@ -234,7 +236,7 @@ def _screen(step: dict, readings: dict[str, "Reading"], named: list["Difference"
     return "\n".join([*lines, "", *_notes(step, readings, op)])
 
 
-def _cells(reading: "Reading", step: dict, op: str) -> dict[str, str]:
+def _cells(reading: Reading, step: dict, op: str) -> dict[str, str]:
     """One column of the screen, by row label."""
     parts = {} if len(reading.parts) == 1 else {f"  {name}": unit(b, "B") for name, b in reading.parts.items()}
     cells = {
@@ -262,7 +264,7 @@ def _cells(reading: "Reading", step: dict, op: str) -> dict[str, str]:
     return cells
 
 
-def _notes(step: dict, readings: dict[str, "Reading"], op: str) -> list[str]:
+def _notes(step: dict, readings: dict[str, Reading], op: str) -> list[str]:
     """What has to be said beside the numbers."""
     last = list(readings.values())[-1]
     notes = []
