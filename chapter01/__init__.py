@@ -21,7 +21,7 @@ def _claim_utils(root: Path) -> None:
     if other is not None and root not in Path(where).resolve().parents:
         raise ImportError(
             f"another package called 'utils' is loaded, from {where}, where the course's own is needed: "
-            "restart the kernel and run the notebook's first cell before anything else"
+            "restart the kernel and run the notebook's cell of imports before anything else"
         )
     if str(root) in sys.path:
         sys.path.remove(str(root))

@@ -3,12 +3,14 @@
 One function a command, which imports what it needs itself: a command that only calculates starts at once.
 """
 
+from __future__ import annotations  # a Python too old for the course can read this file, and `check` tells it so
+
 import argparse
 import json
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from chapter01.idle import Difference, Reading
     from utils.chips import Chip
 
+CHEAPEST, DEAREST = 1e-4, 1_000_000  # dollars for a chip and hour
 DTYPES = ("bf16", "fp16", "fp32", "tf32", "fp8", "int8")
 
 
@@ -42,8 +45,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted: nothing is saved", file=sys.stderr)
         return 130
-    except OverflowError:
-        args.parser.error("a value is too large to calculate with")
 
 
 def _joined(argv: Sequence[str]) -> list[str]:
@@ -57,28 +58,45 @@ def _joined(argv: Sequence[str]) -> list[str]:
     return words
 
 
-def number(text: str) -> float:
-    """The finite number above zero that `text` says."""
-    from utils.counts import positive
+def number(least: float, most: float) -> Callable[[str], float]:
+    """What reads an option's number; beyond the bounds lies no machine, and a screen of digits without a meaning."""
 
-    try:
-        value = float(text)
-        positive("the value", value)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number above zero, for instance 70e9") from None
-    return value
+    def read(text: str) -> float:
+        from utils.counts import positive
+
+        try:
+            value = float(text)
+            positive("the value", value)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{_short(text)}: give a number above zero, for instance 70e9") from None
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{_short(text)}: give a number from {least:g} to {most:g}")
+        return value
+
+    return read
 
 
-def count(text: str) -> int:
-    """The whole number from 1 that `text` says."""
-    from utils.counts import whole
+def count(most: int) -> Callable[[str], int]:
+    """What reads an option's whole number from 1 to `most`."""
 
-    try:
-        value = int(text)
-        whole("the value", value, 1)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number, 1 or more") from None
-    return value
+    def read(text: str) -> int:
+        from utils.counts import whole
+
+        try:
+            value = int(text)
+            whole("the value", value, 1)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{_short(text)}: give a whole number, 1 or more") from None
+        if value > most:
+            raise argparse.ArgumentTypeError(f"{_short(text)}: give a whole number from 1 to {most:,}")
+        return value
+
+    return read
+
+
+def _short(text: str) -> str:
+    """The text in quotes, and only its beginning if it is long."""
+    return repr(text if len(text) <= 24 else text[:21] + "...")
 
 
 def price(text: str) -> tuple[float, float]:
@@ -88,11 +106,17 @@ def price(text: str) -> tuple[float, float]:
     try:
         low, high = (float(part) for part in (text.split(":") if ":" in text else [text, text]))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: give dollars an hour as LOW:HIGH, for instance 4:8") from None
+        raise argparse.ArgumentTypeError(
+            f"{_short(text)}: give dollars an hour as LOW:HIGH, for instance 4:8"
+        ) from None
     try:
         check_price((low, high))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    if low < CHEAPEST or high > DEAREST:
+        raise argparse.ArgumentTypeError(
+            f"{_short(text)}: give dollars for a chip and hour, from {CHEAPEST:g} to {DEAREST:,}"
+        )
     return low, high
 
 
@@ -110,16 +134,16 @@ def add_idle(commands: argparse._SubParsersAction) -> None:
     )
     add = parser.add_argument
     add("--chip", metavar="NAME", help='from the catalogue, for instance "H100 SXM"')
-    add("--bandwidth", type=number, metavar="BYTES_PER_S", help="in place of the catalogue's, with --peak")
-    add("--peak", type=number, metavar="FLOP_PER_S", help="in place of the catalogue's, with --bandwidth")
+    add("--bandwidth", type=number(1e6, 1e18), metavar="BYTES_PER_S", help="in place of the catalogue's, with --peak")
+    add("--peak", type=number(1e6, 1e18), metavar="FLOP_PER_S", help="in place of the catalogue's, with --bandwidth")
     add("--dtype", choices=DTYPES, help="what the arithmetic runs in (bf16, else fp16, else fp32)")
-    add("--params", type=number, metavar="P", help="number of parameters, for instance 70e9 (the model's)")
+    add("--params", type=number(1, 1e15), metavar="P", help="number of parameters, for instance 70e9 (the model's)")
     add("--model", metavar="NAME", help='from the catalogue, for instance "Llama-3.1-70B"')
-    add("--weight-bytes", type=number, default=2.0, metavar="W", help="bytes a weight (2); 0.5 for four bits")
-    add("--kv-bytes", type=number, default=2.0, metavar="K", help="bytes a number in the KV cache (2)")
-    add("--batch", type=count, default=1, metavar="B", help="users at once (1)")
-    add("--context", type=count, default=1, metavar="T", help="tokens of each user's text, the newest included (1)")
-    add("--chips", type=count, default=1, metavar="N", help="chips that share the work without loss (1)")
+    add("--weight-bytes", type=number(0.01, 64), default=2.0, metavar="W", help="bytes a weight (2); 0.5 for four bits")
+    add("--kv-bytes", type=number(0.01, 64), default=2.0, metavar="K", help="bytes a number in the KV cache (2)")
+    add("--batch", type=count(10**6), default=1, metavar="B", help="users at once (1)")
+    add("--context", type=count(10**7), default=1, metavar="T", help="tokens of each user's text, the newest too (1)")
+    add("--chips", type=count(10**6), default=1, metavar="N", help="chips that share the work without loss (1)")
     add("--price", type=price, metavar="LOW:HIGH", help="dollars for a chip and hour, for instance 4:8")
     add("--json", action="store_true", help="the same as JSON: bytes, seconds, FLOP/s; shares from 0 to 1")
     parser.set_defaults(run=idle, parser=parser)
@@ -164,7 +188,7 @@ def idle(args: argparse.Namespace) -> int:
     return 0
 
 
-def _chip(args: argparse.Namespace) -> tuple["Chip", str]:
+def _chip(args: argparse.Namespace) -> tuple[Chip, str]:
     """The chip and the dtype that the options mean."""
     from chapter01.idle import default_dtype, given
     from utils import chips
@@ -185,7 +209,7 @@ def _chip(args: argparse.Namespace) -> tuple["Chip", str]:
     return chip, args.dtype
 
 
-def _screen(step: dict, readings: dict[str, "Reading"], named: list["Difference"]) -> str:
+def _screen(step: dict, readings: dict[str, Reading], named: list[Difference]) -> str:
     """Everything on one screen of text, in ASCII: some terminals know nothing else."""
     op = "OP" if step["dtype"] == "int8" else "FLOP"
     chips, peak = step["chips"], step["dtype"] + (" peak" if step["dtype"] == "given" else "")
@@ -201,9 +225,9 @@ def _screen(step: dict, readings: dict[str, "Reading"], named: list["Difference"
         columns.append(f"exact: {step['model']}")
         tokens = f"{step['context']:,} token{'s' if step['context'] > 1 else ''}"
         lines[1] += f", {tokens} of context, KV of {step['kv_bytes']:g} B a number"
-    wide = max(22, *(len(c) + 3 for c in columns))
-    lines.append(" " * 26 + "".join(f"{c:>{wide}}" for c in columns))
     rows = [_cells(reading, step, op) for reading in readings.values()]
+    wide = max(22, *(len(c) + 3 for c in [*columns, *(cell for cells in rows for cell in cells.values())]))
+    lines.append(" " * 26 + "".join(f"{c:>{wide}}" for c in columns))
     for label in rows[-1]:
         lines.append(f"{label:<26}" + "".join(f"{cells.get(label, ''):>{wide}}" for cells in rows).rstrip())
     if named:
@@ -212,7 +236,7 @@ def _screen(step: dict, readings: dict[str, "Reading"], named: list["Difference"
     return "\n".join([*lines, "", *_notes(step, readings, op)])
 
 
-def _cells(reading: "Reading", step: dict, op: str) -> dict[str, str]:
+def _cells(reading: Reading, step: dict, op: str) -> dict[str, str]:
     """One column of the screen, by row label."""
     parts = {} if len(reading.parts) == 1 else {f"  {name}": unit(b, "B") for name, b in reading.parts.items()}
     cells = {
@@ -231,7 +255,7 @@ def _cells(reading: "Reading", step: dict, op: str) -> dict[str, str]:
         fits = "yes" if reading.fits else f"no, {reading.chips_needed:,} needed"
         cells["fits " + ("one chip" if step["chips"] == 1 else f"{step['chips']:,} chips")] = fits
     if reading.dollars_per_million is not None:
-        low, high = (f"{d:,.2f}" if d >= 0.1 else digits(d) for d in reading.dollars_per_million)
+        low, high = (f"{d:,.2f}" if 0.1 <= d < 1e9 else digits(d) for d in reading.dollars_per_million)
         cells["$ per million tokens"] = low if low == high else f"{low} to {high}"
     # The last whole batch below the ridge.
     cells["matmuls cross ridge after"] = f"batch {math.floor(reading.matmuls_cross_at_batch):,}"
@@ -240,7 +264,7 @@ def _cells(reading: "Reading", step: dict, op: str) -> dict[str, str]:
     return cells
 
 
-def _notes(step: dict, readings: dict[str, "Reading"], op: str) -> list[str]:
+def _notes(step: dict, readings: dict[str, Reading], op: str) -> list[str]:
     """What has to be said beside the numbers."""
     last = list(readings.values())[-1]
     notes = []
@@ -259,9 +283,10 @@ def _notes(step: dict, readings: dict[str, "Reading"], op: str) -> list[str]:
     if step["model"] is None:
         notes.append("Give --model NAME for the exact reading; context and KV bytes count only there.")
     elif last.step_crosses_at_batch is None:
+        limit = last.step_flop_per_byte_limit
         notes.append(
             f"With {step['context']:,} tokens of context the whole step stays below "
-            f"{last.step_flop_per_byte_limit:,.0f} {op}/B at any batch:\nits keys and values grow with the batch."
+            f"{limit:,.{0 if limit > 10 else 2}f} {op}/B at any batch:\nits keys and values grow with the batch."
         )
     if last.dollars_per_million is None:
         notes.append("Give --price LOW:HIGH, dollars for a chip and hour, for the cost of a token.")
@@ -269,7 +294,9 @@ def _notes(step: dict, readings: dict[str, "Reading"], op: str) -> list[str]:
 
 
 def digits(value: float) -> str:
-    """Four significant digits, thousands separated."""
+    """Four significant digits, thousands separated; a power of ten where these would be too many to read."""
+    if abs(value) >= 1e9:
+        return f"{value:.3e}"
     return f"{value:,.0f}" if abs(value) >= 999.95 else f"{value:#.4g}".rstrip(".")
 
 

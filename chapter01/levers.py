@@ -141,7 +141,13 @@ def acceptance(passes: Sequence[Pass]) -> float:
 
 
 def tokens_per_pass(passes: Sequence[Pass]) -> float:
-    """Tokens that one pass yields on average."""
+    """Tokens that one pass yields on average.
+
+    Raises:
+        ValueError: no passes.
+    """
+    if not passes:
+        raise ValueError("0 passes have no average: write at least one token with `speculate` first")
     return sum(p.tokens for p in passes) / len(passes)
 
 

@@ -34,10 +34,14 @@ def batch_of(model: Decoder, *texts: Sequence[int]) -> Tensor:
     """Token ids of equally long texts as [batch, tokens] on the model's device.
 
     Raises:
-        ValueError: texts of different lengths.
+        ValueError: texts of different lengths, or an id that is not in the model's vocabulary.
     """
     if len({len(text) for text in texts}) > 1:
         raise ValueError(f"texts of {', '.join(str(len(t)) for t in texts)} tokens: a batch needs equal lengths")
+    vocab = model.shape.vocab
+    strange = [token for text in texts for token in text if not 0 <= token < vocab]
+    if strange:
+        raise ValueError(f"token {strange[0]} is not one of the model's {vocab:,}: ids go from 0 to {vocab - 1}")
     return torch.tensor(texts, device=device_of(model))
 
 
@@ -67,6 +71,9 @@ def generate(model: Decoder, prompt: Sequence[int], count: int, cached: bool = T
     """Write `count` tokens after the prompt, always the likeliest (greedy).
 
     Without the cache every step reads the whole text again; the tokens are the same, the work is not.
+
+    Raises:
+        ValueError: an empty prompt, a count below 1, or an id that is not in the model's vocabulary.
     """
     return [token for token, _ in _write(model, prompt, count, cached)]
 

@@ -80,13 +80,13 @@ class Run:
 # --- a folder of them ------------------------------------------------------------------------------------------------
 
 
-def read_folder(folder: Path) -> tuple[list[Run], dict[str, str]]:
+def read_folder(folder: Path | str) -> tuple[list[Run], dict[str, str]]:
     """The runs in the folder's `.json` files, by their ridge; and for each file passed over, the reason.
 
     Raises:
         ValueError: there is no such folder, or no run in it.
     """
-    files = sorted(folder.glob("*.json"))
+    files = _files(folder)
     runs: list[Run] = []
     passed_over: dict[str, str] = {}
     for file in files:
@@ -103,10 +103,14 @@ def read_folder(folder: Path) -> tuple[list[Run], dict[str, str]]:
     if not runs:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in passed_over.items()) or "there is no .json file"
         raise ValueError(
-            f"no run in the folder {folder.name!r} ({reasons}): make one with "
+            f"no run in the folder {Path(folder).name!r} ({reasons}): make one with "
             '"python -m chapter01 measure --json FILE", and put it there'
         )
     return sorted(runs, key=lambda run: run.ridge), passed_over
+
+
+def _files(folder: Path | str) -> list[Path]:
+    return sorted(Path(folder).expanduser().glob("*.json"))
 
 
 def _content(run: Run) -> tuple:
@@ -205,9 +209,9 @@ def table(runs: Sequence[Run]) -> str:
 # --- verdicts: what the notebook says of the runs --------------------------------------------------------------------
 
 
-def accounted_for(folder: Path, runs: Sequence[Run], passed_over: dict[str, str]) -> bool:
+def accounted_for(folder: Path | str, runs: Sequence[Run], passed_over: dict[str, str]) -> bool:
     """Whether every `.json` file of the folder is among the runs or named as passed over."""
-    return len(list(folder.glob("*.json"))) == len(runs) + len(passed_over)
+    return len(_files(folder)) == len(runs) + len(passed_over)
 
 
 def offers_more_than_asked(runs: Sequence[Run]) -> bool:

@@ -1,5 +1,6 @@
 """The command `check` on machines that lack something: the right line says what to do, and nothing is raised."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -164,9 +165,11 @@ def test_one_thread_says_what_holds_it_back_or_what_to_expect(capsys, monkeypatc
         ("4.6.6", "7.8.1", "too old"),
         ("4.6.6", None, "no slider shows"),
         (None, "8.1.8", "VS Code or Colab"),
+        (None, None, "pip install -c constraints.txt -e ."),
     ],
 )
 def test_a_widget_front_end(capsys, monkeypatch, jupyterlab, ipywidgets, said):
+    monkeypatch.setattr(check, "_set_up", lambda: check.SET_UP)
     monkeypatch.setattr(check, "_version", {"jupyterlab": jupyterlab, "ipywidgets": ipywidgets}.get)
     to_do = screen(capsys)[2]
     assert (said in to_do["widgets"]) if said else to_do == {}
@@ -175,6 +178,14 @@ def test_a_widget_front_end(capsys, monkeypatch, jupyterlab, ipywidgets, said):
 def test_an_old_python_is_said(capsys, monkeypatch):
     monkeypatch.setattr(check.sys, "version_info", (3, 9, 18, "final", 0))
     assert "3.10" in screen(capsys)[2]["python"]
+
+
+@pytest.mark.parametrize("file", ["__main__.py", "check.py"])
+def test_what_runs_before_the_screen_can_be_read_by_an_old_python(file):
+    tree = ast.parse((ROOT / "chapter01" / file).read_text(encoding="utf-8"), feature_version=(3, 8))
+    assert any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body), "annotations"
+    values = [node.value for node in tree.body if isinstance(node, ast.Assign)]
+    assert [ast.unparse(value) for value in values if isinstance(value, ast.Subscript)] == [], "tuple[...] before 3.9"
 
 
 # --- whatever happens ------------------------------------------------------------------------------------------------

@@ -78,6 +78,9 @@ def test_both_readings_side_by_side_and_what_lies_between(capsys):
         [*MODEL, "--batch", "100000", "--chips", "1000"],
         ["idle", "--params", "7e9", "--chip", "T4", "--dtype", "int8", "--model", "mistral-7b-v0.1"],
         ["idle", "--params", "200e9", "--bandwidth", "1.23e12", "--peak", "275e12", "--chips", "32"],
+        ["idle", "--params", "1e15", "--bandwidth", "1e6", "--peak", "1e6", "--weight-bytes", "64", "--price", "1e6"],
+        ["idle", "--params", "1", "--bandwidth", "1e18", "--peak", "1e18", "--chips", "1000000", "--price", "1e-4"],
+        [*MODEL, "--batch", "1000000", "--context", "10000000", "--kv-bytes", "64"],
     ],
 )
 def test_a_screen_fits_a_terminal(capsys, argv):
@@ -122,12 +125,13 @@ def test_units(value, text):
 
 
 def test_digits_are_four_or_more():
-    assert [digits(x) for x in (23.928, 1e6, 1234.5, 0.01234567, 999.96)] == [
+    assert [digits(x) for x in (23.928, 1e6, 1234.5, 0.01234567, 999.96, 1.7777e19)] == [
         "23.93",
         "1,000,000",
         "1,234",
         "0.01235",
         "1,000",
+        "1.778e+19",
     ]
 
 
@@ -202,9 +206,13 @@ def test_a_chip_without_bf16_runs_what_it_has(capsys):
         (["--dtype", "fp7"], "fp8"),
         (["--model", "Llama-3.1-7B"], "nearest: Llama-3.1-"),
         (["--params", "70B"], "'70B': give a number above zero, for instance 70e9"),
-        (["--params", "0.5"], "at least 1"),
-        (["--params", "1e308", "--batch", "10"], "too large"),
-        (["--batch", "9" * 400], "too large"),
+        (["--params", "0.5"], "'0.5': give a number from 1 to 1e+15"),
+        (["--params", "1e308", "--batch", "10"], "'1e308': give a number from 1 to 1e+15"),
+        (["--weight-bytes", "65"], "from 0.01 to 64"),
+        (["--kv-bytes", "1e-3"], "from 0.01 to 64"),
+        (["--context", "10000001"], "from 1 to 10,000,000"),
+        (["--chips", "1000001"], "from 1 to 1,000,000"),
+        (["--batch", "9" * 200], f"'{'9' * 21}...': give a whole number from 1 to 1,000,000"),
         (["--batch", "9" * 5000], "give a whole number"),
         (["--batch", "2.5"], "give a whole number, 1 or more"),
         (["--price", "8:4"], "wrong way round: give 4:8"),
@@ -213,10 +221,12 @@ def test_a_chip_without_bf16_runs_what_it_has(capsys):
         (["--price", "0:8"], "lower price"),
         (["--price", "4:nan"], "upper price"),
         (["--price", "-4:8"], "lower price"),
-        (["--price", "1e308", "--params", "1e15"], "too large"),
+        (["--price", "1e308"], "'1e308': give dollars for a chip and hour, from 0.0001 to 1,000,000"),
+        (["--price", "1e-5:1"], "from 0.0001 to"),
         (["--bandwidth", "3e12"], "--bandwidth without --peak"),
         (["--peak", "3e12"], "--peak without --bandwidth"),
-        (["--bandwidth", "1e-300", "--peak", "1e-300"], "too large or too small"),
+        (["--bandwidth", "1e-300", "--peak", "1e-300"], "'1e-300': give a number from 1e+06 to 1e+18"),
+        (["--bandwidth", "1e12", "--peak", "1e19"], "from 1e+06 to 1e+18"),
         (["--batch"], "expected one argument"),
         (["--what", "two\nlines"], "unrecognized"),
     ],

@@ -203,6 +203,8 @@ def test_the_gain_is_tokens_over_time():
     assert levers.acceptance(passes) == 5 / 8
     assert levers.acceptance([levers.Pass(0, 0)]) == 0
     assert levers.tokens_per_pass(passes) == 8 / 3
+    with pytest.raises(ValueError, match="0 passes have no average"):
+        levers.tokens_per_pass([])
     assert levers.gain(BY_ROWS, 0.5, 1) == pytest.approx(1.5 / 1.1)
     assert levers.gain(BY_ROWS, 1.0, 15) == pytest.approx(8)
 

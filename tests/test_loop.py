@@ -81,6 +81,12 @@ def test_texts_of_different_lengths_are_refused(model):
         loop.influence(model, [1, 2], [1, 2, 3])
 
 
+@pytest.mark.parametrize("strange", [-1, 49_152])
+def test_a_token_that_the_model_does_not_know_is_refused(model, strange):
+    with pytest.raises(ValueError, match=rf"token {strange} is not one of the model's 49,152: ids go from 0 to 49151"):
+        loop.generate(model, [1, strange], 2)
+
+
 @given(st.floats(1e-3, 10), st.floats(1e-3, 1), st.integers(0, 10_000), st.integers(1, 1000), st.floats(0.1, 50))
 def test_thinking_is_paid_by_the_token(first_s, step_s, thought, answer, price):
     seconds, dollars = loop.thinking(first_s, step_s, thought, answer, price)

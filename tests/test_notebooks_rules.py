@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 IGNORED = "nbval-ignore-output"
+PARAMETERS = "parameters"  # the tag that papermill looks for
 VIEW = "application/vnd.jupyter.widget-view+json"
 VERDICT = re.compile(r"^.+: (yes|no)$", re.MULTILINE)
 
@@ -36,6 +37,10 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 
 def is_ignored(cell: NotebookNode) -> bool:
     return IGNORED in cell.metadata.get("tags", [])
+
+
+def parameter_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in code_cells(notebook) if PARAMETERS in cell.metadata.get("tags", [])]
 
 
 def printed(cell: NotebookNode) -> str:
@@ -57,6 +62,12 @@ def names(cell: NotebookNode) -> set[str]:
     found = {node.id for node in nodes if isinstance(node, ast.Name)}
     found |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     return found.union(*(node.name.split(".") for node in nodes if isinstance(node, ast.alias)))
+
+
+def loaded(cell: NotebookNode) -> set[str]:
+    """Every name whose value the code takes."""
+    nodes = ast.walk(ast.parse(TransformerManager().transform_cell(cell.source)))
+    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
 def calls(cell: NotebookNode, name: str) -> bool:
@@ -132,7 +143,7 @@ def verdicts_are_compared_and_all_yes(notebook: NotebookNode) -> Iterator[str]:
 
 def nothing_is_hidden_from_the_comparison(notebook: NotebookNode) -> Iterator[str]:
     for cell in code_cells(notebook):
-        for tag in set(cell.metadata.get("tags", [])) - {IGNORED}:
+        for tag in set(cell.metadata.get("tags", [])) - {IGNORED, PARAMETERS}:
             yield f"{cell.id} has the tag {tag}"
         if re.search(r"#\s*(NBVAL|PYTEST_VALIDATE)", cell.source):
             yield f"{cell.id} has a comment that nbval obeys: use the tag {IGNORED}, which can be seen"
@@ -215,12 +226,26 @@ def opens_with_what_it_is_about(notebook: NotebookNode) -> Iterator[str]:
             yield f"the first cell names {path}, which is not there"
 
 
+def parameters_stand_in_one_cell_and_are_used(notebook: NotebookNode) -> Iterator[str]:
+    # papermill puts a cell with the values that it was given behind this one.
+    cells = parameter_cells(notebook)
+    if cells != code_cells(notebook)[:1]:
+        yield f"the cells tagged {PARAMETERS} are {[cell.id for cell in cells]}, not the first code cell alone"
+    for cell in cells:
+        for node in ast.parse(cell.source).body:
+            if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)):
+                yield f"{cell.id} holds more than names with plain values: {ast.unparse(node)}"
+                continue
+            if not any(node.targets[0].id in loaded(other) for other in code_cells(notebook)):
+                yield f"no cell uses the parameter {node.targets[0].id}"
+
+
 def imports_the_chapter_first(notebook: NotebookNode) -> Iterator[str]:
     # chapter01 sees to it that `utils` is the course's own.
-    imports = re.findall(r"^(?:from|import) +(\w+)", code_cells(notebook)[0].source, re.MULTILINE)
+    imports = re.findall(r"^(?:from|import) +(\w+)", "\n".join(c.source for c in code_cells(notebook)), re.MULTILINE)
     others = [module for module in imports if module not in sys.stdlib_module_names]
     if others[:1] != ["chapter01"]:
-        yield f"the first code cell imports {others}, not chapter01 first"
+        yield f"the code imports {others}, not chapter01 first"
 
 
 def code_cells_are_a_few_lines(notebook: NotebookNode) -> Iterator[str]:
@@ -293,6 +318,7 @@ RULES = [
     only_explorers_are_live,
     ids_tell_what_a_cell_is_for,
     opens_with_what_it_is_about,
+    parameters_stand_in_one_cell_and_are_used,
     imports_the_chapter_first,
     code_cells_are_a_few_lines,
     sections_end_in_a_bold_sentence,
@@ -331,11 +357,15 @@ def prose(name: str, *paragraphs: str) -> NotebookNode:
     return nbformat.v4.new_markdown_cell("\n\n".join(paragraphs), id=name)
 
 
-def code(name: str, source: str, text: str = "", *outputs: NotebookNode, timed: bool = False) -> NotebookNode:
+def code(
+    name: str, source: str, text: str = "", *outputs: NotebookNode, timed: bool = False, parameters: bool = False
+) -> NotebookNode:
     stream = [nbformat.v4.new_output("stream", name="stdout", text=text)] if text else []
     cell = nbformat.v4.new_code_cell(source, id=name, outputs=[*stream, *outputs])
     if timed:
         cell.metadata["tags"] = [IGNORED]
+    if parameters:
+        cell.metadata["tags"] = [PARAMETERS]
     return cell
 
 
@@ -361,9 +391,10 @@ def model_notebook() -> NotebookNode:
             "**You will be able to** tell.",
             "**Time:** 5 minutes. **Modules:** [`chapter01/loop.py`](../chapter01/loop.py).",
         ),
+        code("model-parameters", 'model_name = "SmolLM2"  # or another\ntime_factor = 1.0', parameters=True),
         code("model-imports", "from chapter01 import loop\nfrom utils import checks, plots"),
         prose("model-first-text", "## 1. One", "**Guess first:** how long?"),
-        code("model-time", "timed = loop.time()", "a step takes 24.3 ms\n", timed=True),
+        code("model-time", "timed = loop.time(model_name, time_factor)", "a step takes 24.3 ms\n", timed=True),
         code("model-figure", "plots.show(ax, alt)", "", figure("A line through four dots.")),
         code("model-verdict", 'checks.verdict("the line holds", timed.holds)', "the line holds: yes\n"),
         prose("model-slider-text", "Move the slider."),
@@ -454,6 +485,16 @@ SABOTAGE = [
     (opens_with_what_it_is_about, edit("model-title", "(../chapter01/loop.py)", "")),
     (opens_with_what_it_is_about, edit("model-title", "(../chapter01/loop.py)", "(../chapter01/lop.py)")),
     (opens_with_what_it_is_about, drop("model-title")),
+    (parameters_stand_in_one_cell_and_are_used, drop("model-parameters")),
+    (parameters_stand_in_one_cell_and_are_used, on("model-parameters", lambda cell: cell.metadata.clear())),
+    (parameters_stand_in_one_cell_and_are_used, on("model-again", lambda c: c.metadata.tags.append(PARAMETERS))),
+    (parameters_stand_in_one_cell_and_are_used, edit("model-parameters", '"SmolLM2"', "load()")),
+    (parameters_stand_in_one_cell_and_are_used, edit("model-parameters", "time_factor = 1.0", "print(1)")),
+    (parameters_stand_in_one_cell_and_are_used, edit("model-time", "model_name, ", "")),
+    (
+        parameters_stand_in_one_cell_and_are_used,
+        edit("model-time", "(model_name, time_factor)", "(time_factor, model_name=3)"),
+    ),
     (imports_the_chapter_first, edit("model-imports", "from chapter01 import loop\n", "")),
     (imports_the_chapter_first, edit("model-imports", "from chapter01", "import torch\nfrom chapter01")),
     (code_cells_are_a_few_lines, lambda nb: [c.update(source="x = 1\n" * 8) for c in code_cells(nb)[:8]]),

@@ -242,5 +242,11 @@ def test_numbers_of_machines_that_lie_on_each_other_are_written_once(class_of):
     assert "1-9" in texts
 
 
+def test_a_folder_may_be_given_by_its_name(monkeypatch):
+    monkeypatch.chdir(room.RECORDINGS.parent)
+    assert room.read_folder("recordings") == room.read_folder(room.RECORDINGS)
+    assert room.accounted_for("recordings", *room.read_folder("recordings"))
+
+
 def test_the_recordings_folder_is_beside_the_notebooks():
     assert Path(room.RECORDINGS).parent.name == "notebooks" and room.RECORDINGS.is_dir()

@@ -130,6 +130,19 @@ def test_a_short_call_is_repeated_to_the_budget_and_a_long_one_a_few_times(clock
     assert len(time_call(lambda: clock.work(60), CPU, budget_s=0.2, least=3).samples_s) == 3
 
 
+@pytest.mark.parametrize(("factor", "runs"), [(2, 512), (0.5, 128), (1e-6, 3)])
+def test_all_budgets_can_be_stretched_and_the_least_runs_stay(clock, monkeypatch, factor, runs):
+    monkeypatch.setattr(timing, "_stretched", {})  # back to what it was, when the test ends
+    timing.stretch(factor)
+    assert len(time_call(lambda: clock.work(1 / 1024), CPU, budget_s=0.25, least=3).samples_s) == runs
+
+
+@pytest.mark.parametrize("factor", [0, -1, math.nan, math.inf, "2", None])
+def test_a_factor_that_is_no_positive_number_is_refused(factor):
+    with pytest.raises(ValueError, match=r"must be a positive number, such as 0\.5 or 2, not"):
+        timing.stretch(factor)
+
+
 @pytest.mark.parametrize(("budget_s", "least"), [(0, 5), (-1, 5), (math.nan, 5), (1, 0)])
 def test_a_budget_or_count_that_is_not_positive_is_refused(budget_s, least):
     with pytest.raises(ValueError, match="must be positive"):

@@ -94,6 +94,13 @@ def test_loading_takes_at_most_two_and_a_half_times_the_weights_in_memory():
     assert size < peak < 2.5 * size
 
 
+def test_the_embedded_model_is_found_by_its_name_and_another_name_is_told_how_to_be_written(embedded):
+    decoder, tokenizer = load("SmolLM2-135M-Instruct")
+    assert decoder.shape == embedded[0].shape and tokenizer.encode("one") == embedded[1].encode("one")
+    with pytest.raises(FileNotFoundError, match=r"no folder 'SmolLM2'.*neither 'SmolLM2-135M-Instruct' nor.*owner/"):
+        load("SmolLM2")
+
+
 # --- safetensors folders -------------------------------------------------------------------------------------------
 
 

