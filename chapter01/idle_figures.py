@@ -116,7 +116,8 @@ def draw_climb(ax: Axes, chip: Chip, dtype: str, path: Sequence[tuple[float, flo
     peak, ridge = chip.flop_per_s[dtype], chip.ridge(dtype)
     right, x = 2e4, np.geomspace(0.3, 2e4, 200)
     predicted(ax, x, np.minimum(peak, x * chip.read_bytes_per_s))
-    ax.plot([ridge, ridge], [1e10, peak], color=colour("prediction"), linestyle=":", linewidth=1.2, zorder=1)
+    above = [5e11, peak]  # of the three lines of text
+    ax.plot([ridge, ridge], above, color=colour("prediction"), linestyle=":", linewidth=1.2, zorder=1)
     intensity, rate = path[-1]
     ax.plot([intensity, intensity], [rate, peak], color=colour("idle"), linewidth=7, solid_capstyle="butt", zorder=1.5)
     if rate < 0.3 * peak:

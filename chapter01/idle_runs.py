@@ -5,9 +5,11 @@ that a busy moment slows judge and judged alike. Functions here time and return 
 them. The predicates at the end turn measured numbers into the verdicts that the notebook prints.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
 
 import torch
@@ -262,28 +264,35 @@ def rows_to_time(ceilings: Ceilings, dtype: torch.dtype) -> list[int]:
     return rows
 
 
+SAMPLE_S = 0.01  # of one call: several turns of the scheduler on a busy machine
+
+
 def time_tile(
     ceilings: Ceilings, device: torch.device, dtype: torch.dtype, rows: Iterable[int], budget_s: float = 2.0
 ) -> Tile:
     """Time one tile of weights with each number of rows, in turns.
 
-    The tile is the next one of a gigabyte of them each time: read again and again, it would stay in the cache. On an
-    accelerator it is larger, and a call works on several, or launching the kernel would take longer than running it.
+    The tile is the next one of a gigabyte of them each time: read again and again, it would stay in the cache. A call
+    works on so many tiles that few rows take about as long as many: something else on the machine then hits them
+    alike, and on an accelerator launching a kernel is hidden behind the one before.
     """
-    width, at_once = (2048, 1) if device.type == "cpu" else (8192, 8)
+    width = 2048 if device.type == "cpu" else 8192
     tiles = normals(device, dtype, LEAST_BYTES).view(-1, width, width)
     turns = cycle(tiles)
+    peak, roof = ceilings.flop_per_s[dtype_name(dtype)], ceilings.read_bytes_per_s
 
-    def call(x: Tensor) -> None:
+    def call(x: Tensor, at_once: int) -> None:
         for _ in range(at_once):
             F.linear(x, next(turns))
 
-    work = {}
+    work, counts = {}, {}
     for count in rows:
         x = torch.randn(count, width, device=device).to(dtype)
-        work[str(count)] = (lambda x=x: call(x), at_once * 2 * count * width**2, at_once * tiles[0].nbytes)
-    runs = {int(key): _of_one(run, at_once) for key, run in in_turns(work, ceilings, device, dtype, budget_s).items()}
-    return Tile(width, width, dtype.itemsize, runs)
+        flops = 2 * count * width**2
+        at_once = counts[count] = math.ceil(SAMPLE_S / max(tiles[0].nbytes / roof, flops / peak))
+        work[str(count)] = (partial(call, x, at_once), at_once * flops, at_once * tiles[0].nbytes)
+    timed = in_turns(work, ceilings, device, dtype, budget_s)
+    return Tile(width, width, dtype.itemsize, {int(key): _of_one(run, counts[int(key)]) for key, run in timed.items()})
 
 
 def _of_one(run: Run, count: int) -> Run:

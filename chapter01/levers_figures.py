@@ -35,6 +35,7 @@ def draw_crowd(axes: Sequence[Axes], foretold_s: Mapping[int, float], took_s: Ma
         ax.set_xticks([n for n in (1, 4, 16, 64, 256) if n <= line[0][-1]])
         ax.minorticks_off()
         unit_ticks(ax.xaxis)
+        unit_ticks(ax.yaxis)
     axes[0].set_ylabel("ms")
     label(axes[1], "foretold", (line[0][-2], (line[0] / line[1])[-2]), "prediction", offset=(-8, 8))
 
@@ -45,12 +46,12 @@ def draw_memory(ax: Axes, shape: Shape, context: int, chip: Chip, cards: Sequenc
     users = np.array([0, most])
     weights = shape.parameters * 2 / 1e9
     each = context * shape.kv_bytes_per_token() / 1e9
-    ax.fill_between(users, [weights] * 2, color=colour("bandwidth", 0.75))
+    ax.fill_between(users, [weights] * 2, color=colour("bandwidth"))
     ax.fill_between(users, [weights] * 2, weights + users * each, color=colour("overhead", 0.8))
     inside = {"color": "white", "path_effects": [], "fontweight": "bold"}
     label(ax, "weights: shared by all", (0.02 * most, weights / 2), offset=(1, 0), **inside)
     at = 0.48 * most
-    label(ax, "keys and values: each user his own", (at, weights + 0.45 * at * each), offset=(0, 0))
+    label(ax, "keys and values: each user's own", (at, weights + 0.45 * at * each), offset=(0, 0))
     for count in cards:
         holds = count * chip.memory_bytes / 1e9
         predicted(ax, users, [holds] * 2)
@@ -86,8 +87,9 @@ def draw_frontier(ax: Axes, foretold_s: Mapping[int, float], took_s: Mapping[int
         at = (1 / took_s[chosen], chosen / took_s[chosen])
         ax.plot(*at, marker="o", markersize=17, markerfacecolor="none", markeredgewidth=2.5, color=colour("bandwidth"))
         text += f"{chosen} user{'s' * (chosen > 1)}, {short(at[1])} tokens/s in all"
-    ax.text(0.02, 0.95, text, transform=ax.transAxes, color=colour("bandwidth"), fontweight="bold", va="top")
+    label(ax, text, (0, top), "bandwidth", offset=(10, -8), fontweight="bold")
     ax.set(xlabel="tokens a second, each user", ylabel="tokens a second, all users", xlim=(0, right), ylim=(0, top))
+    unit_ticks(ax.yaxis)
 
 
 # --- speculation -----------------------------------------------------------------------------------------------------
@@ -118,23 +120,24 @@ def draw_passes(axes: Sequence[Axes], by_text: Mapping[str, Sequence[Pass]]) -> 
 
 
 @style()
-def draw_gain(ax: Axes, timings: Mapping[int, Timing], marked: Sequence[tuple[float, int]], top: float = 8) -> None:
-    """Gain over single steps against guesses a pass, for each acceptance of `marked`, with a ring at its k."""
+def draw_gain(ax: Axes, timings: Mapping[int, Timing], marked: Sequence[tuple[float, int]]) -> None:
+    """Gain over single steps against guesses a pass, for each acceptance of `marked`, with a ring at its k.
+
+    The axes have room for guesses of which 98 % are right, whatever is marked.
+    """
     most = max(timings) - 1
     k = np.arange(0, most + 1)
+    top = 1.2 * max(gain(timings, 0.98, int(n)) for n in k)
     ax.axhline(1, color=colour("muted"), linestyle=":", linewidth=1.5)
     for accepted, at in marked:
         gains = [gain(timings, accepted, int(n)) for n in k]
         ax.plot(k, gains, color=colour("prediction"), zorder=2)
         ax.plot(at, gains[at], marker="o", markersize=13, markerfacecolor="none", markeredgewidth=2.5,
                 color=colour("bandwidth"), zorder=4)  # fmt: skip
-        inside = min(gains[-1], 0.97 * top)
-        label(ax, f"{accepted:.0%} right", (most, inside), "prediction", offset=(8, 0))
-        label(
-            ax, f"{gains[at]:.2f} x", (at, min(gains[at], 0.93 * top)), "bandwidth", offset=(0, 11), fontweight="bold"
-        )
-    label(ax, "step by step", (0, 1), "muted", offset=(4, -6), va="top")
-    ax.set(xlabel="guesses a pass, k", ylabel="times as fast", xlim=(0, 1.17 * most), ylim=(0, top))
+        label(ax, f"{accepted:.0%} right", (most, gains[-1]), "prediction", offset=(12, 0))
+        label(ax, f"{gains[at]:.2f} x", (at, gains[at]), "bandwidth", offset=(0, 11), fontweight="bold")
+    label(ax, "step by step", (0, 1), "muted", offset=(4, -2), va="top")
+    ax.set(xlabel="guesses a pass, k", ylabel="times as fast", xlim=(0, 1.19 * most), ylim=(0, top))
     ax.set_xticks(range(0, most + 1, 3))
 
 
@@ -221,7 +224,8 @@ def draw_stalls(ax: Axes, stalls: Stalls, step_s: float, prefill_s: float) -> No
     top = 1e3 * max(*stalls.gaps_s, step_s + prefill_s)
     first = stalls.at[0]
     label(ax, "another user's prompt is read", (first + 1, 1.08 * top), "text", offset=(-6, 4), ha="left")
-    label(ax, "two pools, foretold: no jump", (steps[-1], 1e3 * step_s), "compute", offset=(-2, 12))
+    between = 1 + np.mean(stalls.at[:2])  # the first two jumps
+    label(ax, "two pools,\nforetold:\nno jump", (between, 1e3 * step_s), "compute", offset=(0, 10))
     ax.set(xlabel="token", ylabel="ms since the last token", xlim=(0, len(steps) + 1), ylim=(0, 1.25 * top))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 
 from chapter01.loop import Future, Run, foretell, thinking
-from utils.plots import colour, label, measured, predicted, style
+from utils.plots import colour, in_units, label, measured, predicted, style, unit_ticks
 
 
 def visible(text: str) -> str:
@@ -33,9 +33,9 @@ def draw_futures(ax: Axes, branches: Sequence[Future], decode, prompt: str) -> N
     """The prompt, its likeliest next tokens, and what would follow each of them; thick branches are likely ones."""
     ax.axis("off")
     rows = len(branches)
-    ax.set(xlim=(0, 10), ylim=(rows - 0.4, -1.1))
+    ax.set(xlim=(0, 10.1), ylim=(rows - 0.4, -1.1))
     middle = (rows - 1) / 2
-    for x, text in ((0, "the text so far"), (3.6, "token t+1"), (6.0, "token t+2, depending on t+1")):
+    for x, text in ((0, "the text so far"), (3.6, "token t+1"), (6.1, "token t+2, depending on t+1")):
         label(ax, text, (x, -0.8), "muted", offset=(1, 0))
     label(ax, textwrap.fill(f"{prompt} …", 16), (0, middle), offset=(1, 0), fontweight="bold")
     for row, branch in enumerate(branches):
@@ -44,8 +44,8 @@ def draw_futures(ax: Axes, branches: Sequence[Future], decode, prompt: str) -> N
         first = f"{visible(decode([branch.token]))}  {branch.probability:.2f}"
         label(ax, first, (3.6, row), offset=(1, 0), fontweight="bold")
         then = "     ".join(f"{visible(decode([token]))}  {p:.2f}" for token, p in branch.then)
-        ax.plot([5.5, 5.9], [row, row], color=colour("compute", 0.4), linewidth=2, zorder=1)
-        label(ax, then, (6.0, row), offset=(1, 0))
+        ax.plot([5.6, 6.0], [row, row], color=colour("compute", 0.4), linewidth=2, zorder=1)
+        label(ax, then, (6.1, row), offset=(1, 0))
 
 
 @style()
@@ -71,14 +71,18 @@ def draw_runs(ax: Axes, first_s: float, step_s: float, runs: Sequence[Run], aske
         ax, "foretold: first token + (N − 1) × step", (middle, first_s + middle * step_s), "prediction", offset=(-8, 6)
     )
     measured(ax, [run.tokens for run in runs], [run.measured_s for run in runs])
-    label(ax, "real runs", (runs[1].tokens, runs[1].measured_s), "measured", offset=(12, -12))
-    ax.set(xlabel="tokens written, N", ylabel="seconds", xlim=(0, 1.04 * longest))
-    ax.set_ylim(0, 1.15 * max(*(run.measured_s for run in runs), first_s + longest * step_s))
+    # Where the runs crowd at the left, below them is the axis: their name goes to the right of the last one.
+    run, offset = (runs[-1], (44, 2)) if longest > 3 * runs[-1].tokens else (runs[1], (12, -12))
+    label(ax, "real runs", (run.tokens, run.measured_s), "measured", offset=offset)
+    top = 1.15 * max(*(run.measured_s for run in runs), first_s + longest * step_s)
+    ax.set(xlabel="tokens written, N", ylabel="seconds", xlim=(0, 1.04 * longest), ylim=(0, top))
+    unit_ticks(ax.xaxis)
     if asked:
         seconds = foretell(first_s, step_s, asked)
         ax.plot([asked, asked, 0], [0, seconds, seconds], color=colour("bandwidth"), linestyle=":", zorder=3)
-        side = {"offset": (-8, 6)} if asked > longest / 2 else {"offset": (10, -12)}
-        label(ax, f"{asked:,} tokens: {seconds:,.1f} s", (asked, seconds), "bandwidth", fontweight="bold", **side)
+        took = f"{seconds:,.1f} s" if seconds >= 1 else in_units(seconds, "s", 2)
+        text = f"{asked:,} token{'s' * (asked > 1)}: {took}"
+        label(ax, text, (0, top), "bandwidth", offset=(8, -4), fontweight="bold")
 
 
 @style()

@@ -134,7 +134,8 @@ def draw_split(ax: Axes, bars: Sequence[tuple[str, Prediction, float]]) -> None:
     ax.grid(visible=False, axis="y")
     legend = [(0.46, "compute", "arithmetic"), (0.66, "bandwidth", "bytes"), (0.8, "overhead", "overhead")]
     for x, role, text in legend if any(p.overhead_s for _, p, _ in bars) else legend[:2]:
-        label(ax, "■ " + text, (x, -0.7), role, offset=(1, 0))
+        label(ax, text, (x, -0.7), role, offset=(14, 0))
+        ax.plot(x, -0.7, marker="s", markersize=9, color=colour(role), linestyle="none", clip_on=False)
 
 
 @style()

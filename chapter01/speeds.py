@@ -65,7 +65,7 @@ def time_products(
 
 
 def weights_by_product(model: Decoder) -> dict[str, list[Tensor]]:
-    """The weights [outer, inner] of all layers by the name of their product, "qkv", "out", "gate_up", "down"."""
+    """The weights [outer, inner] of all layers by the name of their product: "qkv", "out", "gate", "up", "down"."""
     named: dict[str, list[Tensor]] = {}
     for path, part in model.layers.named_modules():
         if isinstance(part, nn.Linear):

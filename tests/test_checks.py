@@ -54,6 +54,9 @@ def test_an_exact_count_allows_nothing_beside_it(capsys):
     assert said(capsys, 296, 295, tolerance=0).startswith("Not yet")
     assert said(capsys, 0, 0).startswith("Right")
     assert said(capsys, 1e-9, 0).startswith("Not yet")
+    hints = {69.65: "Users come in whole numbers."}
+    assert said(capsys, 69.6, 70, tolerance=0, hints=hints).endswith("Users come in whole numbers.")
+    assert "whole" not in said(capsys, 69, 70, tolerance=0, hints=hints)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def counted_flops(decoder, cache, tokens, all_logits):
     """Matrix products by the last part of the module's name, as torch's flop counter sees them, and the total."""
     with FlopCounterMode(display=False) as counter:
         decoder(tokens, cache, all_logits)
-    seen = dict.fromkeys(("qkv", "out", "gate_up", "down", "head"), 0)
+    seen = dict.fromkeys(("qkv", "out", "gate", "up", "down", "head"), 0)
     for path, by_op in counter.get_flop_counts().items():
         if path.split(".")[-1] in seen:
             seen[path.split(".")[-1]] += sum(by_op.values())
@@ -132,7 +132,7 @@ def test_bytes_equal_the_tensors_own(shape, batch, new, context, all_logits, dty
         kept[:, :, :, context:] = math.nan
     decoder(tokens, cache, all_logits)
 
-    for name in ("qkv", "out", "gate_up", "down", "norm", "head"):
+    for name in ("qkv", "out", "gate", "up", "down", "norm", "head"):
         found = instances(decoder, name)
         assert [m.weight.nbytes for m in found] == [modules[name].weight_bytes] * modules[name].times
         assert [moved[m] for m in found] == [modules[name].activation_bytes] * modules[name].times
@@ -189,7 +189,7 @@ def test_elementwise_bytes_are_those_between_the_products(batch, new, context):
         decoder(tokens, cache)
 
     norms = sum(way[name] for way in (into, from_) for name in ("attention_norm", "ffn_norm"))
-    gate = from_["gate_up"] + into["down"]
+    gate = from_["gate"] + from_["up"] + into["down"]
     new_keys = cache.k[:, :, :, context:].numel() * 4
     rotation = 2 * (into["out"] + new_keys)  # the queries are as wide as what attention hands on
     into_cache = 2 * new_keys

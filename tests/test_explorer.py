@@ -213,6 +213,7 @@ def test_a_slider_is_evenly_spaced_over_its_values_and_says_what_they_are():
     texts = [text for text, _ in control.options]
     assert [text.strip("\N{FIGURE SPACE}") for text in texts] == ["512 tokens", "2,048 tokens", "131,072 tokens"]
     assert len({len(text) for text in texts}) == 1
+    assert all(text[0] == "\N{FIGURE SPACE}" for text in texts), "the handle at its right end lies on the longest"
     with pytest.raises(Exception, match="not found"):
         slider("Context", [512, 2048], start=1000)
 

@@ -46,6 +46,7 @@ def recorded(call, device):
     with Recorder() as recorder:
         result = call()
 
+    @torch.inference_mode()  # as the decoder's tensors were made
     def replay():
         for func, args, kwargs, out in recorder.operations:
             for old, new in zip(tree_leaves(out), tree_leaves(func(*args, **kwargs)), strict=True):

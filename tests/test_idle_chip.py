@@ -387,6 +387,17 @@ def test_the_dot_sits_on_its_roofline_and_the_gap_above_it_is_idle():
     assert max(gap.get_ydata()) == 989.4e12 and min(gap.get_ydata()) == dot.get_ydata()[0]
 
 
+@pytest.mark.parametrize("at", SETTINGS)
+def test_the_line_of_the_ridge_crosses_no_word(at):
+    fig, (_, ax) = drawn(idle_figures.draw_setting, idle_runs.setting(*at), widths=(1.25, 1), size=(9, 5.2))
+    plots.png(fig, 1)  # lays it out
+    (line,) = [line for line in ax.lines if line.get_linestyle() == ":"]
+    ends = ax.transData.transform(np.column_stack(line.get_data()))
+    for box in (text.get_window_extent() for text in ax.texts if text.get_text() != "idle"):
+        crosses = box.x0 < ends[0, 0] < box.x1 and min(ends[:, 1]) < box.y1 and box.y0 < max(ends[:, 1])
+        assert not crosses
+
+
 def test_measured_rows_are_dots_and_the_floor_is_a_line():
     _, ax = drawn(idle_figures.draw_rows, IDEAL)
     floor, dots = ax.lines[0], ax.lines[-1]

@@ -282,7 +282,7 @@ def test_a_model_in_one_byte_is_a_copy_that_holds_bytes(tiny):
     before = loop.next_logits(tiny, PROMPT)
     small = levers.in_one_byte(tiny)
     products = [part for part in small.modules() if isinstance(part, levers.OneByte)]
-    assert len(products) == 4 * TINY.layers + 1
+    assert len(products) == 5 * TINY.layers + 1
     assert all(part.weight.dtype == torch.int8 for part in products)
     assert not any(isinstance(part, nn.Linear) for part in small.modules())
     assert torch.equal(loop.next_logits(tiny, PROMPT), before)  # the original is as it was
@@ -438,10 +438,35 @@ def test_the_levers_are_drawn_as_shares_at_work():
     assert dots == pytest.approx([1.8, 40])
 
 
+@pytest.mark.parametrize("rows_cost", [0.0, 0.05, 0.9])
+def test_the_gain_stays_inside_its_axes_however_cheap_rows_are(rows_cost):
+    by_rows = {n: Timing([1e-3 * (1 + rows_cost * (n - 1))]) for n in (1, 2, 4, 8, 16)}
+    _, ax = plots.figure("x")
+    levers_figures.draw_gain(ax, by_rows, [(0.98, 15)])
+    plots.png(ax.figure, 1)  # lays it out
+    assert all(max(line.get_ydata()) < ax.get_ylim()[1] for line in ax.lines)
+    gain, right = (next(t for t in ax.texts if end in t.get_text()).get_window_extent() for end in (" x", "right"))
+    assert not gain.overlaps(right) and gain.y1 <= ax.figure.bbox.y1
+
+
 def test_the_gain_is_marked_where_it_is_asked_for():
     _, ax = plots.figure("x")
     levers_figures.draw_gain(ax, BY_ROWS, [(0.5, 1)])
     assert f"{1.5 / 1.1:.2f} x" in texts(ax)
+
+
+@pytest.mark.parametrize("step_s", [0.003, 0.03])
+def test_no_text_of_the_stalls_lies_on_a_jump(step_s):
+    gaps_s, at = [step_s] * 24, [6, 12, 18]
+    for i in at:
+        gaps_s[i] += 0.15
+    _, ax = plots.figure("x")
+    levers_figures.draw_stalls(ax, levers.Stalls(gaps_s, at), step_s, 0.15)
+    plots.png(ax.figure, 1)  # lays it out
+    sides = [ax.transData.transform((i + 1 + side, 0))[0] for i in at for side in (-0.5, 0.5)]
+    highest = ax.transData.transform((0, 1e3 * (step_s + 0.15)))[1]
+    for box in (text.get_window_extent() for text in ax.texts):
+        assert box.y0 > highest or not any(box.x0 <= x <= box.x1 for x in sides)
 
 
 def test_memory_and_stalls_are_drawn_to_scale():

@@ -1,6 +1,6 @@
 """The loop's experiments on the real model, and the verdicts of notebook 01 turned by what would make them false."""
 
-from itertools import accumulate
+from itertools import accumulate, combinations
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,8 @@ from claims import assert_shown
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chapter01 import loop
+from chapter01 import loop, loop_figures
+from utils import plots
 from utils.decoder import KVCache
 from utils.timing import Timing
 
@@ -192,6 +193,23 @@ def test_c6_thinking_that_costs_nothing_turns_the_verdict():
     assert thoughtful > 10 * alone
     alone, thoughtful = (loop.thinking(0.1, 0.0, t, 50, 4.0)[0] for t in (0, 1000))  # steps that take no time
     assert not thoughtful > 10 * alone
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", [None, 1, 20, 100, 200, 8000])
+@pytest.mark.parametrize("step_s", [0.002, 0.03])
+def test_no_text_of_the_runs_lies_on_another_or_on_the_axis(asked, step_s):
+    runs = [loop.Run(n, n * step_s, n * step_s) for n in (8, 16, 32, 48)]
+    fig, ax = plots.figure("A title")
+    loop_figures.draw_runs(ax, step_s, step_s, runs, asked)
+    plots.png(fig, 1)  # lays it out
+    boxes = {text.get_text(): text.get_window_extent() for text in ax.texts}
+    for words, box in boxes.items():
+        assert box.y0 >= ax.bbox.y0 and box.y1 <= ax.bbox.y1, f"{words!r} leaves the axes"
+    for (one, a), (other, b) in combinations(boxes.items(), 2):
+        assert not a.overlaps(b), f"{one!r} lies over {other!r}"
 
 
 CLAIM_MAP = {  # claim: the cells of notebook 01 whose verdicts show it; the mutations are the tests above

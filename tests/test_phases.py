@@ -16,6 +16,7 @@ from utils.ceilings import Ceilings
 from utils.chips import find as chip
 from utils.counts import forward_pass, totals
 from utils.models import Shape, find
+from utils.roofline import Prediction
 from utils.timing import Timing
 from utils.weights import random_decoder
 
@@ -48,7 +49,7 @@ def test_a_trace_is_what_the_counts_foretell(model, batch, new):
     products = phases.trace(model, torch.ones(batch, new, dtype=torch.long))
     modules = forward_pass(TINY, batch, new, 0, 4, 4, 4)
     assert phases.counted_alike(products, modules)
-    assert [p.name for p in products] == ["qkv", "out", "gate_up", "down", "head"]  # in the order of the pass
+    assert [p.name for p in products] == ["qkv", "out", "gate", "up", "down", "head"]  # in the order of the pass
     assert products[0].input == (batch, new, 40)
     assert products[0].weight == ((6 + 2 * 2) * 16, 40)
     assert products[0].output == (batch, new, 160)
@@ -80,11 +81,11 @@ def test_the_hooks_are_gone_when_a_pass_fails(model):
 
 def test_the_table_of_a_trace(model):
     table = phases.trace_table(phases.trace(model, torch.ones(1, 9, dtype=torch.long))).splitlines()
-    assert len(table) == 2 + 5 + 1
+    assert len(table) == 2 + 6 + 1
     assert len({len(line) for line in table}) == 1
     assert table[2].split()[:2] == ["qkv", "3"]
     assert "[1, 9, 40]" in table[2]
-    assert table[-1].split()[1] == "13"  # 4 products in 3 layers, and the head
+    assert table[-1].split()[1] == "16"  # 5 products in 3 layers, and the head
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ def test_each_loss_lengthens_its_own_part():
     at = (1, 64, 1024)
     ideal = speeds.foretell_parts(BIG, made_up(), *at)
     for part, loss in {
-        "matmul": {"matmul_flop_per_s": lambda name, rows: 1e10 if (name, rows) == ("gate_up", 64) else 1e12},
+        "matmul": {"matmul_flop_per_s": lambda name, rows: 1e10 if (name, rows) == ("gate", 64) else 1e12},
         "attention": {"attention_flop_per_s": lambda new, batch: 1e8 if (new, batch) == (64, 1) else 1e12},
         "other": {"elementwise_bytes_per_s": 1e9},
         "overhead": {"overhead_s": 5.0},
@@ -122,7 +123,7 @@ def test_the_speeds_of_this_machine(model):
     roofs = Ceilings("x", 1e10, "sum", 1 << 30, {"float32": 1e10}, {"float32": 1e11}, {"float32": 512}, "float32", ())
     here = speeds.measure_speeds(model, roofs)
     assert (here.flop_per_s, here.read_bytes_per_s, here.bytes_per_number) == (1e11, 1e10, 4)
-    assert all(here.matmul_flop_per_s(name, 3) > 0 for name in ("qkv", "out", "gate_up", "down", "head"))
+    assert all(here.matmul_flop_per_s(name, 3) > 0 for name in ("qkv", "out", "gate", "up", "down", "head"))
     assert all(here.attention_flop_per_s(new, batch) > 0 for new in (1, 3, 4000) for batch in (1, 2, 99))
     assert here.elementwise_bytes_per_s > 0
     assert not here.overlap
@@ -130,7 +131,7 @@ def test_the_speeds_of_this_machine(model):
 
 def test_the_speed_of_a_product_is_its_flops_over_its_time(model, monkeypatch):
     """All products take one second, whatever their rows: the rates are the FLOPs."""
-    names = ("qkv", "out", "gate_up", "down", "head")
+    names = ("qkv", "out", "gate", "up", "down", "head")
     monkeypatch.setattr(speeds, "time_products", lambda *args, **kwargs: {name: timing(1.0) for name in names})
     flop_per_s = speeds.product_speed(model)
     assert flop_per_s("qkv", 1) == pytest.approx(2 * 3 * 40 * 160)  # three layers
@@ -153,7 +154,7 @@ def test_a_hollow_model_has_all_but_the_products():
     speeds.ready(model, 2, 5, 3)()  # and it runs
     called = []
     speeds.ready(speeds.hollow(TINY, CPU, torch.float32, lambda: called.append(1)), 1, 1, 0)()
-    assert len(called) == 4 * 3 + 1  # in place of each product
+    assert len(called) == 5 * 3 + 1  # in place of each product
 
 
 def test_specification_is_that_of_the_dtype():
@@ -356,7 +357,7 @@ def test_the_timed_phases_and_products(model):
     dots = phases.roofline_dots(model, taken["prefill long"], taken["decode long"], tokens=16)
     whole = totals(forward_pass(TINY, 1, 16, 0, 4, 4, 4))
     assert dots["prefill"][-1] == (phases.WHOLE, whole.flops, whole.bytes, taken["prefill long"].median_s)
-    assert [name for name, *_ in dots["decode"]] == ["qkv", "out", "gate_up", "down", "head", phases.WHOLE]
+    assert [name for name, *_ in dots["decode"]] == ["qkv", "out", "gate", "up", "down", "head", phases.WHOLE]
     batching = phases.time_batching(model, batch=4, context=16, budget_s=0.01)
     assert all(t.median_s > 0 for t in batching.values())
 
@@ -390,6 +391,13 @@ def test_the_split_names_regime_and_shares():
     assert sum(widths) == pytest.approx(2)  # each bar is whole
     assert widths[0] > 0.9
     assert widths[4] > 0.99
+
+
+def test_the_key_of_the_split_has_the_colours_of_its_bars():
+    shares = Prediction(seconds=1.0, compute_s=0.4, bytes_s=0.4, overhead_s=0.2, regime="compute", by_module=())
+    _, ax = plots.figure("x")
+    phases_figures.draw_split(ax, [("a pass", shares, 1.0)])
+    assert [line.get_color() for line in ax.lines] == [bar.get_facecolor()[:3] for bar in ax.patches]
 
 
 def test_the_roofline_has_its_dots_under_the_roof_and_at_their_intensity():

@@ -135,7 +135,7 @@ def test_bandwidth_bound_attention_is_not_hidden_behind_compute_bound_products()
     modules = forward_pass(BIG, 1024, 1, 2047)
     prediction = predict(modules, PEAK, BANDWIDTH)
     regimes = {m.name: m.regime for m in prediction.by_module}
-    assert regimes["gate_up"] == regimes["qkv"] == "compute"
+    assert regimes["gate"] == regimes["qkv"] == "compute"
     assert regimes["attention"] == regimes["elementwise"] == "bandwidth"
     whole = totals(modules)
     assert prediction.seconds > 1.1 * max(whole.flops / PEAK, whole.bytes / BANDWIDTH)

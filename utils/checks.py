@@ -27,6 +27,9 @@ SLIPS = {
 }
 
 
+ROUNDED = 1e-3  # a wrong answer is recognised to three digits, even where the right one must be exact
+
+
 def verdict(claim: str, holds: bool) -> None:
     """Print "claim: yes" or "claim: no".
 
@@ -80,7 +83,7 @@ def _reply(answer, expected, unit, tolerance, hints) -> str:
     if _close(value, expected, tolerance):
         return f"Right: {told}."
     for wrong, hint in hints.items():
-        if _close(value, wrong, max(tolerance, 1e-9)):
+        if _close(value, wrong, max(tolerance, ROUNDED)):
             return f"Not yet: {told}. {hint}"
     return f"Not yet: {told} {_distance(value, expected)}"
 

@@ -124,16 +124,16 @@ def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None) -> Tenso
 
 
 class FeedForward(nn.Module):
-    """SwiGLU: down(silu(gate(x)) * up(x)), with gate and up in one product."""
+    """SwiGLU: down(silu(gate(x)) * up(x))."""
 
     def __init__(self, shape: Shape):
         super().__init__()
-        self.gate_up = nn.Linear(shape.hidden, 2 * shape.ffn, bias=False)
+        self.gate = nn.Linear(shape.hidden, shape.ffn, bias=False)
+        self.up = nn.Linear(shape.hidden, shape.ffn, bias=False)
         self.down = nn.Linear(shape.ffn, shape.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate).mul_(up))  # in place: one block of memory less to fetch
+        return self.down(F.silu(self.gate(x)).mul_(self.up(x)))  # in place: one block of memory less to fetch
 
 
 class Layer(nn.Module):
@@ -185,9 +185,10 @@ class Decoder(nn.Module):
                 f"{end - start} new tokens after {start} cached ones, and the cache holds {cache.length}: "
                 "give at least one token, and make the cache as long as prompt and answer together"
             )
-        x = self.embed(tokens)  # [B, N, D]
         rotary = cache.rotary(end - start)  # [N, E] each
-        for i, layer in enumerate(self.layers):
-            x = layer(x, rotary, cache, i)
+        with torch.inference_mode():  # nothing is kept for gradients: a step's hundreds of small calls take less
+            x = self.embed(tokens)  # [B, N, D]
+            for i, layer in enumerate(self.layers):
+                x = layer(x, rotary, cache, i)
         cache.used = end
         return self.head(self.norm(x if all_logits else x[:, -1]))

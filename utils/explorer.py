@@ -29,7 +29,7 @@ def slider(description: str, values: Sequence, start: Any = None, readout: str =
     `start` is one of the values (the first if left out), `readout` says how one is written: "{:,} users".
     """
     texts = [readout.format(value) for value in values]
-    width = max(map(len, texts))  # padded with spaces as wide as a digit, the text never moves the slider
+    width = 1 + max(map(len, texts))  # padded with spaces as wide as a digit, the text never moves the slider
     options = [(text.rjust(width, "\N{FIGURE SPACE}"), value) for text, value in zip(texts, values, strict=True)]
     return ipywidgets.SelectionSlider(
         description=description, options=options, value=values[0] if start is None else start

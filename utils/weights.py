@@ -142,7 +142,8 @@ def _fill(model: Decoder, read: Read) -> None:
         _put(layer.attention.qkv.weight, read, *(at + f"self_attn.{x}_proj.weight" for x in "qkv"))
         _put(layer.attention.out.weight, read, at + "self_attn.o_proj.weight")
         _put(layer.ffn_norm.weight, read, at + "post_attention_layernorm.weight")
-        _put(layer.ffn.gate_up.weight, read, at + "mlp.gate_proj.weight", at + "mlp.up_proj.weight")
+        _put(layer.ffn.gate.weight, read, at + "mlp.gate_proj.weight")
+        _put(layer.ffn.up.weight, read, at + "mlp.up_proj.weight")
         _put(layer.ffn.down.weight, read, at + "mlp.down_proj.weight")
 
     with ThreadPoolExecutor(max_workers=2) as pool:  # numpy and torch both release the interpreter lock here

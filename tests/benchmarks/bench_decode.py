@@ -27,13 +27,13 @@ def peer_of(model) -> LlamaForCausalLM:
         rms_norm_eps=shape.norm_eps,
     )  # fmt: skip
     peer = LlamaForCausalLM(config).eval()
-    names = {"self_attn.": "attention.", "mlp.": "ffn.", "o_proj": "out", "down_proj": "down", "model.": "",
+    names = {"self_attn.": "attention.", "mlp.": "ffn.", "o_proj": "out", "model.": "", "gate_proj": "gate",
+             "up_proj": "up", "down_proj": "down",
              "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm", "embed_tokens": "embed",
              "lm_head": "head"}  # fmt: skip
     ours = model.state_dict()
     parts = {"q_proj": (0, shape.q_width), "k_proj": (shape.q_width, shape.kv_width)}
     parts |= {"v_proj": (shape.q_width + shape.kv_width, shape.kv_width)}
-    parts |= {"gate_proj": (0, shape.ffn), "up_proj": (shape.ffn, shape.ffn)}
     for name, weight in peer.state_dict().items():
         mine = name
         for theirs, our in names.items():
@@ -41,8 +41,7 @@ def peer_of(model) -> LlamaForCausalLM:
         part = next((p for p in parts if p in mine), None)
         if part:
             start, rows = parts[part]
-            fused = "qkv" if part in ("q_proj", "k_proj", "v_proj") else "gate_up"
-            weight.copy_(ours[mine.replace(part, fused)][start : start + rows])
+            weight.copy_(ours[mine.replace(part, "qkv")][start : start + rows])
         else:
             weight.copy_(ours[mine])
     return peer

@@ -36,7 +36,7 @@ def bench(name: str, limit_s: float = 20.0) -> None:
     print(f"\n{shape.name}, float32, on {device.describe(where)}")
     print(f"{in_units(here.read_bytes_per_s, 'B/s')}, {in_units(here.flop_per_s, 'FLOP/s')}", end=", ")
     print(f"overhead {in_units(here.overhead_s, 's')}, elementwise {in_units(here.elementwise_bytes_per_s, 'B/s')}")
-    print("largest product: " + rates(partial(here.matmul_flop_per_s, "gate_up"), speeds.PRODUCT_ROWS))
+    print("largest product: " + rates(partial(here.matmul_flop_per_s, "gate"), speeds.PRODUCT_ROWS))
     print("attention:       " + rates(partial(here.attention_flop_per_s, batch=1), speeds.ATTENTION_NEW))
 
     started = time.perf_counter()
