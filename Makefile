@@ -2,6 +2,7 @@
 # make test       set up once, then run every test, the notebooks' outputs included
 # make notebooks  run the notebooks again and save their outputs
 # make bench      timings that are read, not passed or failed
+# make gpu-check  on a machine with a GPU: its tests, and three models measured, with the system's Python
 # make check      lint and format check
 # make clean-copy  the notebooks without outputs and worked answers, for a class, into class_copy/
 # make clean      remove what the others made, but not class_copy/: somebody may have worked in it
@@ -11,7 +12,7 @@ BIN    := .venv/bin
 READY  := .venv/.ready
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
-.PHONY: lab test notebooks bench check clean-copy clean
+.PHONY: lab test notebooks bench gpu-check check clean-copy clean
 
 lab: $(READY)
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks
@@ -29,6 +30,11 @@ notebooks: $(READY)
 
 bench: $(READY)
 	for bench in tests/benchmarks/bench_*.py; do $(BIN)/python $$bench || exit 1; done
+
+# Nothing is set up first: such a machine has its own torch, and often no network. To try the command without a GPU:
+# make gpu-check DEVICE=cpu MODELS=SmolLM2-135M PYTHON=.venv/bin/python
+gpu-check:
+	$(PYTHON) tests/gpu_check.py $(if $(DEVICE),--device $(DEVICE)) $(if $(MODELS),--models $(MODELS))
 
 check: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -24,6 +24,7 @@ from utils.chips import CHIPS, DTYPE_BYTES, Chip
 from utils.chips import find as find_chip
 from utils.counts import forward_pass, positive, totals
 from utils.decoder import Decoder, KVCache
+from utils.graphs import capture
 from utils.models import Shape
 from utils.models import find as find_model
 from utils.roofline import attainable_flop_per_s
@@ -202,7 +203,7 @@ def passes(model: Decoder, ceilings: Ceilings, prompt: int = 256) -> dict[str, R
         "prefill": totals(forward_pass(model.shape, 1, prompt, 0, width, width, width)),
         "decode": totals(forward_pass(model.shape, 1, 1, prompt, width, width, width)),
     }
-    work = {"prefill": prefill, "decode": decode}
+    work = {"prefill": capture(prefill, device), "decode": capture(decode, device)}
     calls = {
         key: (call, counts[key].flops, counts[key].weight_bytes + counts[key].kv_bytes) for key, call in work.items()
     }
@@ -395,7 +396,7 @@ def time_whole(shape: Shape, device: torch.device, dtype: torch.dtype) -> Timing
         cache.used = 0
         model(token, cache)
 
-    return interleave({"step": step}, device, 2.0)["step"]
+    return interleave({"step": capture(step, device)}, device, 2.0)["step"]
 
 
 # --- the monitor -----------------------------------------------------------------------------------------------------

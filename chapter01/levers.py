@@ -25,6 +25,7 @@ from utils.chips import CHIPS, Chip
 from utils.counts import forward_pass, positive, totals, whole
 from utils.decoder import Decoder
 from utils.device import synchronize
+from utils.graphs import decode_step
 from utils.models import Shape
 from utils.roofline import predict
 from utils.timing import Timing, interleave, ratio
@@ -167,12 +168,13 @@ def speculate(model: Decoder, prompt: Sequence[int], count: int, k: int, draft: 
     if count < 1 or not prompt or k < 0:
         raise ValueError(f"{count} tokens after a prompt of {len(prompt)}, {k} guesses: give at least 1, 1 and 0")
     cache = new_cache(model, len(prompt) + count)
+    step = decode_step(model, cache, range(len(prompt), len(prompt) + count - 1), range(1, k + 2), all_logits=True)
     written, passes = [int(model(batch_of(model, prompt), cache).argmax())], []
     start = perf_counter()
     while len(written) < count:
         guesses = list(draft([*prompt, *written], min(k, count - len(written) - 1)))
         known = cache.used
-        logits = model(batch_of(model, [written[-1], *guesses]), cache, all_logits=True)  # [1, rows, vocab]
+        logits = step(batch_of(model, [written[-1], *guesses]))  # [1, rows, vocab]
         own = logits[0].argmax(-1).tolist()  # own[i] is the model's pick if the guesses before i are right
         kept = right(guesses, own)
         cache.used = known + 1 + kept
@@ -212,9 +214,11 @@ def time_rows(model: Decoder, context: int = 128, budget_s: float = 2.0) -> dict
     cache.v.normal_()
     text = torch.randint(model.shape.vocab, (1, max(ROWS)), device=device_of(model))
 
+    step = decode_step(model, cache, range(context, context + 1), ROWS, all_logits=True)
+
     def check(rows: int) -> None:
         cache.used = context
-        model(text[:, :rows], cache, all_logits=True).argmax(-1).tolist()
+        step(text[:, :rows]).argmax(-1).tolist()
 
     calls = {str(rows): (lambda rows=rows: check(rows)) for rows in ROWS}
     timings = interleave(calls, device_of(model), budget_s, least=3)

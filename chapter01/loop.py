@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from utils.decoder import Decoder, KVCache
+from utils.graphs import capture, captures, decode_step
 from utils.timing import Timing, interleave, ratio
 from utils.turns import turn
 
@@ -27,6 +28,8 @@ def device_of(model: Decoder) -> torch.device:
 
 def new_cache(model: Decoder, length: int, batch: int = 1) -> KVCache:
     """An empty cache for `batch` texts of up to `length` tokens, beside the model's weights and in their dtype."""
+    if captures(device_of(model)):  # attention with a mask wants a multiple of 16, and else copies the mask each time
+        length = -(-length // 16) * 16
     return KVCache(model.shape, batch, length, device_of(model), model.embed.weight.dtype)
 
 
@@ -92,10 +95,12 @@ def _write(model: Decoder, prompt: Sequence[int], count: int, cached: bool) -> l
     if count < 1 or not prompt:
         raise ValueError(f"{count} tokens after a prompt of {len(prompt)}: give at least one of each")
     cache = new_cache(model, len(prompt) + count)
+    step = decode_step(model, cache, range(len(prompt), len(prompt) + count - 1) if cached else range(0))
     new, written = list(prompt), []
     start = perf_counter()
     for _ in range(count):
-        logits = model(batch_of(model, new), cache)  # [1, vocab]
+        tokens = batch_of(model, new)
+        logits = step(tokens) if written and cached else model(tokens, cache)  # [1, vocab]
         token = int(logits.argmax())  # reading the number waits for the device
         written.append((token, perf_counter() - start))
         new = [token]
@@ -153,6 +158,7 @@ def first_and_step(model: Decoder, prompt: Sequence[int]) -> tuple[Callable[[], 
     """Two calls to be timed: prefill of the prompt, and one step after it, each with its pick."""
     cache = new_cache(model, len(prompt) + 1)
     whole, one = batch_of(model, prompt), batch_of(model, prompt[-1:])
+    cached_step = decode_step(model, cache, range(len(prompt), len(prompt) + 1))
 
     def first() -> int:
         cache.used = 0
@@ -160,7 +166,7 @@ def first_and_step(model: Decoder, prompt: Sequence[int]) -> tuple[Callable[[], 
 
     def step() -> int:
         cache.used = len(prompt)
-        return int(model(one, cache).argmax())
+        return int(cached_step(one).argmax())
 
     first()  # fills the cache
     return first, step
@@ -195,11 +201,12 @@ def steps_in_a_run(model: Decoder, prompt: Sequence[int], count: int) -> list[tu
     """
     _, alone = first_and_step(model, prompt)
     cache = new_cache(model, len(prompt) + count)
+    step = decode_step(model, cache, range(len(prompt), len(prompt) + count - 1))
     token = int(model(batch_of(model, prompt), cache).argmax())
     pairs = []
     for _ in range(count - 1):
         start = perf_counter()
-        token = int(model(batch_of(model, [token]), cache).argmax())
+        token = int(step(batch_of(model, [token])).argmax())
         pairs.append((perf_counter() - start, _seconds(alone)))
     return pairs
 
@@ -247,8 +254,9 @@ def time_step_without_cache(
 
 
 def _in_turns(step, contexts: Sequence[int], model: Decoder, budget_s: float, least: int = 3) -> dict[int, Timing]:
-    calls = {str(c): (lambda c=c: step(c)) for c in contexts}
-    timings = interleave(calls, device_of(model), budget_s, least)
+    device = device_of(model)
+    calls = {str(c): capture(lambda c=c: step(c), device) for c in contexts}
+    timings = interleave(calls, device, budget_s, least)
     return {c: timings[str(c)] for c in contexts}
 
 
@@ -298,14 +306,18 @@ def time_check_and_steps(
     text = batch_of(model, [prompt[-1], *guesses[:-1]])  # [1, k]
     start = len(prompt) - 1
 
+    ends = range(start, start + len(guesses))
+    score = decode_step(model, cache, ends, (len(guesses),), all_logits=True)
+    step = decode_step(model, cache, ends)
+
     def check() -> None:
         cache.used = start
-        model(text, cache, all_logits=True).argmax(-1).tolist()
+        score(text).argmax(-1).tolist()
 
     def steps() -> None:
         cache.used = start
         for i in range(len(guesses)):
-            int(model(text[:, i : i + 1], cache).argmax())
+            int(step(text[:, i : i + 1]).argmax())
 
     timings = interleave({"check": check, "steps": steps}, device_of(model), budget_s)
     return timings["check"], timings["steps"]

@@ -24,6 +24,7 @@ from utils.ceilings import Ceilings, Share, cache_label, drift_in_words, dtype_n
 from utils.chips import DATASHEET_DTYPE
 from utils.counts import totals
 from utils.decoder import Decoder
+from utils.graphs import capture
 from utils.models import Shape
 from utils.plots import in_units
 from utils.roofline import predict, ridge
@@ -283,7 +284,8 @@ def time_pass(model: Decoder, layers: int, new: int, context: int) -> float:
     cache.v.normal_()
     tokens = torch.randint(model.shape.vocab, (1, new), device=device)
     x = model.embed(tokens)
-    rotary = cache.cos[context:], cache.sin[context:]
+    cache.used = context
+    rotary = cache.rotary(new)
 
     def layer() -> None:
         cache.used = context
@@ -292,7 +294,8 @@ def time_pass(model: Decoder, layers: int, new: int, context: int) -> float:
     def rest() -> None:
         model.head(model.norm(model.embed(tokens)[:, -1]))
 
-    taken = interleave({"layer": layer, "rest": rest}, device, BUDGET_S, least=1)
+    calls = {"layer": capture(layer, device), "rest": capture(rest, device)}
+    taken = interleave(calls, device, BUDGET_S, least=1)
     return layers * taken["layer"].median_s + taken["rest"].median_s
 
 

@@ -17,6 +17,7 @@ from chapter01.loop import device_of, new_cache
 from utils.ceilings import Ceilings, dtype_name
 from utils.counts import Module, forward_pass
 from utils.decoder import Decoder, attend
+from utils.graphs import capture, captures
 from utils.models import Shape
 from utils.roofline import Prediction, predict
 from utils.timing import Timing, interleave, time_call
@@ -25,7 +26,10 @@ from utils.timing import Timing, interleave, time_call
 
 
 def ready(model: Decoder, batch: int, new: int, context: int, all_logits: bool = False) -> Callable[[], None]:
-    """A pass to be timed: random tokens behind a cache filled with random normals; `all_logits` as in the decoder."""
+    """A pass to be timed: random tokens behind a cache filled with random normals; `all_logits` as in the decoder.
+
+    On CUDA it is captured: launched at once, as engines that serve models do it.
+    """
     cache = new_cache(model, context + new, batch)
     cache.k.normal_()
     cache.v.normal_()
@@ -35,7 +39,7 @@ def ready(model: Decoder, batch: int, new: int, context: int, all_logits: bool =
         cache.used = context
         model(tokens, cache, all_logits)
 
-    return call
+    return capture(call, device_of(model))
 
 
 def time_products(
@@ -53,7 +57,7 @@ def time_products(
             for weight in weights:
                 F.linear(x, weight)
 
-        return call
+        return capture(call, x.device)
 
     calls = {name: run(weights[:layers], rows) for name, weights in weights_by_product(model).items()}
     calls["head"] = run([model.head.weight], head_rows)
@@ -83,7 +87,7 @@ class Speeds:
     attention_flop_per_s: Callable[[int, int], float]  # of attention, by new tokens and batch
     elementwise_bytes_per_s: float  # of norms, rotations, gates and additions
     overhead_s: float  # of one pass: Python, dispatch, launches
-    overlap: bool  # launches run ahead of the execution (a GPU)
+    overlap: bool  # launches run ahead of the execution (a GPU that captures nothing)
 
 
 def measure_speeds(model: Decoder, ceilings: Ceilings) -> Speeds:
@@ -104,7 +108,7 @@ def measure_speeds(model: Decoder, ceilings: Ceilings) -> Speeds:
         attention_flop_per_s=attention_speed(shape, device, dtype),
         elementwise_bytes_per_s=elementwise_bytes_per_s,
         overhead_s=overhead_s,
-        overlap=device.type != "cpu",
+        overlap=device.type != "cpu" and not captures(device),
     )
 
 
@@ -138,7 +142,10 @@ def time_rest(shape: Shape, device: torch.device, dtype: torch.dtype, budget_s: 
 
 
 def time_launches(shape: Shape, device: torch.device, dtype: torch.dtype) -> float:
-    """Seconds that the launches of a pass take, whatever its size: one token through a hollow model of that depth."""
+    """Seconds that the launches of a pass take, whatever its size: one token through a hollow model of that depth.
+
+    Captured, that is what its kernels take besides the products, small as they are: they add to what these take.
+    """
     return time_call(ready(hollow(shape, device, dtype), 1, 1, 0), device).median_s
 
 
@@ -209,7 +216,7 @@ def attention_alone(
         for k, v in cache:
             attend(q, k, v)
 
-    return call
+    return capture(call, device)
 
 
 class _Given(nn.Module):

@@ -26,6 +26,8 @@ class KVCache:
     smaller number forgets the positions after it: nothing needs to be erased.
     """
 
+    seen: Tensor | None = None  # added to the scores of attention where `extend` returns more than the positions so far
+
     def __init__(
         self,
         shape: Shape,
@@ -41,6 +43,11 @@ class KVCache:
         self.layers = list(zip(self.k, self.v, strict=True))  # views, made once
         self.length = length
         self.used = 0
+
+    def rotary(self, new: int) -> tuple[Tensor, Tensor]:
+        """Rows [N, E] of the rotary tables for N new positions after the used ones."""
+        at = slice(self.used, self.used + new)
+        return self.cos[at], self.sin[at]
 
     def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Write the new keys and values [B, G, N, E] of one layer after the used ones; return views of all T so far."""
@@ -94,21 +101,25 @@ class Attention(nn.Module):
         qk, v = qkv.split([self.heads + self.kv_heads, self.kv_heads], dim=1)
         q, k = rotate(qk, *rotary).split([self.heads, self.kv_heads], dim=1)  # [B, H, N, E], [B, G, N, E]
         k, v = cache.extend(layer, k, v)  # [B, G, T, E]
-        y = attend(q, k, v)  # [B, H, N, E]
+        y = attend(q, k, v, cache.seen)  # [B, H, N, E]
         return self.out(y.transpose(1, 2).reshape(B, N, -1))
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """What the last N of T positions attend to: q [B, H, N, E], k and v [B, G, T, E] -> [B, H, N, E]."""
+def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None) -> Tensor:
+    """What the last N of T positions attend to: q [B, H, N, E], k and v [B, G, T, E] -> [B, H, N, E].
+
+    With `seen` [N, T], zeros and minus infinities, the N positions may lie anywhere among the T.
+    """
     B, H, N, E = q.shape
     G, T = k.shape[1:3]
     if N == 1:
         # The R queries that share a key/value head become rows of one product: each K and V byte is read once.
-        return F.scaled_dot_product_attention(q.reshape(B, G, H // G, E), k, v).view(B, H, 1, E)
-    if N == T:
+        return F.scaled_dot_product_attention(q.reshape(B, G, H // G, E), k, v, seen).reshape(B, H, 1, E)
+    if N == T and seen is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     # Some positions were cached before: new position i sees all T - N of them and the new ones up to itself.
-    seen = torch.ones(N, T, dtype=torch.bool, device=q.device).tril(T - N)
+    if seen is None:
+        seen = torch.ones(N, T, dtype=torch.bool, device=q.device).tril(T - N)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
 
 
@@ -174,7 +185,7 @@ class Decoder(nn.Module):
                 f"{end - start} new tokens after {start} cached ones, and the cache holds {cache.length}: "
                 "give at least one token, and make the cache as long as prompt and answer together"
             )
-        rotary = cache.cos[start:end], cache.sin[start:end]  # [N, E] each
+        rotary = cache.rotary(end - start)  # [N, E] each
         with torch.inference_mode():  # nothing is kept for gradients: a step's hundreds of small calls take less
             x = self.embed(tokens)  # [B, N, D]
             for i, layer in enumerate(self.layers):
