@@ -271,6 +271,32 @@ def test_a_cpu_runs_the_plain_pass():
     assert cache.used == 6 and torch.equal(cache.k, plain.k)
 
 
+def test_a_pass_that_cuda_will_not_capture_is_run_as_it_is_and_said(monkeypatch):
+    def refuses(call, device):
+        raise RuntimeError("operation not permitted when stream is capturing\nand a page of advice")
+
+    monkeypatch.setattr(graphs, "captures", lambda device: True)
+    monkeypatch.setattr(graphs, "_captured", refuses)
+    with pytest.warns(UserWarning, match="not captured.*stream is capturing$"):
+        assert graphs.capture(lambda: 1, CPU)() == 1
+    _, decoder = oracle_and_decoder(TINY)
+    prompt = tokens_of(TINY, 1, 9)[0].tolist()
+    with pytest.warns(UserWarning, match="not captured"):
+        text = loop.generate(decoder, prompt, 12)
+    monkeypatch.undo()
+    assert text == loop.generate(decoder, prompt, 12)
+
+
+def test_a_capture_that_finds_no_memory_is_an_error(monkeypatch):
+    def fills(call, device):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(graphs, "captures", lambda device: True)
+    monkeypatch.setattr(graphs, "_captured", fills)
+    with pytest.raises(torch.OutOfMemoryError):
+        graphs.capture(lambda: 1, CPU)
+
+
 def test_attention_does_not_count_on_how_a_kernel_lays_out_its_result(monkeypatch):
     """CUDA's kernel for float32 returns [B, heads, N, E] as a view of [B, N, heads, E]."""
     honest = torch.nn.functional.scaled_dot_product_attention

@@ -6,6 +6,7 @@ length cannot come from Python, and what it reads has to be copied to where it l
 pass as it is.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache as once
 from typing import TypeVar
@@ -30,10 +31,22 @@ def capture(call: Callable[[], Result], device: torch.device) -> Callable[[], Re
     """The call as a CUDA graph, after a few runs to warm up; elsewhere the call itself.
 
     For calls whose kernels do not depend on anything that Python decides later, and that read no number back from the
-    device. Every replay writes its result into the same memory: use it, or copy it, before the next one.
+    device. Every replay writes its result into the same memory: use it, or copy it, before the next one. Where CUDA
+    refuses to capture, the call itself too, with a warning.
     """
     if not captures(device):
         return call
+    try:
+        return _captured(call, device)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # CUDA names its reason in the first line
+        reason = str(error).split("\n")[0]
+        warnings.warn(f"not captured, so each step waits for its launches from Python: {reason}", stacklevel=2)
+        return call
+
+
+def _captured(call: Callable[[], Result], device: torch.device) -> Callable[[], Result]:
     with torch.cuda.device(device):
         stream = _side_stream(device)
         stream.wait_stream(torch.cuda.current_stream())
