@@ -19,7 +19,7 @@ from torch import Tensor
 from chapter01 import idle
 from chapter01.loop import device_of, new_cache
 from utils import device as devices
-from utils.ceilings import LEAST_BYTES, Ceilings, Share, dtype_name, share_of_ceiling
+from utils.ceilings import LEAST_BYTES, Ceilings, Share, dtype_name, emulated, share_of_ceiling
 from utils.chips import CHIPS, DTYPE_BYTES, Chip
 from utils.chips import find as find_chip
 from utils.counts import forward_pass, positive, totals
@@ -173,9 +173,11 @@ def streaming_dtype(ceilings: Ceilings) -> torch.dtype:
     """The dtype whose one-row product comes nearest to the bandwidth roof; of near equals, the one of fewest bytes.
 
     Some processors convert 16-bit weights more slowly than their memory delivers them: what is to show that memory
-    binds must be in a dtype in which it does.
+    binds must be in a dtype in which it does, and in one that is not emulated.
     """
-    rates = ceilings.one_row_bytes_per_s
+    products = ceilings.flop_per_s
+    own = [name for name, rate in products.items() if not emulated(rate, products["float32"])]
+    rates = {name: ceilings.one_row_bytes_per_s[name] for name in own}
     near = [getattr(torch, name) for name, rate in rates.items() if rate >= 0.85 * max(rates.values())]
     return min(near, key=lambda dtype: (dtype.itemsize, dtype != working_dtype(ceilings)))
 

@@ -12,7 +12,18 @@ import torch
 import torch.nn.functional as F
 
 from utils import device as devices
-from utils.ceilings import DTYPES, LEAST_CACHES, PARTS, TIE, Ceilings, Share, dtype_name, measure, share_of_ceiling
+from utils.ceilings import (
+    DTYPES,
+    LEAST_CACHES,
+    PARTS,
+    TIE,
+    Ceilings,
+    Share,
+    dtype_name,
+    emulated,
+    measure,
+    share_of_ceiling,
+)
 from utils.chips import CHIPS, DATASHEET_DTYPE, Chip, from_device_name
 from utils.plots import in_units
 from utils.timing import Timing, interleave, ratio
@@ -166,6 +177,12 @@ def widths(ceilings: Ceilings) -> list[Width]:
     ]
 
 
+def native(rows: Sequence[Width]) -> list[Width]:
+    """The dtypes that are calculated as fast as float32, or faster; the others are emulated."""
+    plain = next(row.flop_per_s for row in rows if row.dtype == "float32")
+    return [row for row in rows if not emulated(row.flop_per_s, plain)]
+
+
 def widths_table(rows: Sequence[Width], picked: str) -> str:
     """The dtypes side by side; an arrow at the picked one."""
     columns = ("", "dtype", "bytes/s", "of the roof", "parameters/s", "FLOP/s")
@@ -180,11 +197,23 @@ def widths_table(rows: Sequence[Width], picked: str) -> str:
 
 
 def why_picked(rows: Sequence[Width], picked: str) -> str:
-    """The reason for the pick in one sentence."""
+    """The reason for the pick, and for leaving a dtype out, in a sentence each."""
+    own = native(rows)
+    left_out = "".join(
+        f"\n{row.dtype} is left out: its products are slower than float32's, so its numbers are converted first."
+        for row in rows
+        if row not in own
+    )
+    return _why_of(own, picked) + left_out
+
+
+def _why_of(rows: Sequence[Width], picked: str) -> str:
     fastest = max(row.parameters_per_s for row in rows)
     tied = [row for row in rows if row.parameters_per_s >= (1 - TIE) * fastest]
+    if len(rows) == 1:
+        return f"{picked}: no other format is calculated as fast."
     if len(tied) == 1:
-        return f"{picked}: one row goes through more of its parameters a second than of any other dtype's."
+        return f"{picked}: one row goes through more of its parameters a second than of any other's."
     names = " and ".join(row.dtype for row in tied)
     most = max(row.flop_per_s for row in tied)
     if len([row for row in tied if row.flop_per_s >= (1 - TIE) * most]) == 1:
@@ -348,9 +377,9 @@ def square_does_more(extremes: Extremes) -> bool:
 
 
 def none_decodes_faster(rows: Sequence[Width], picked: str) -> bool:
-    """Whether no dtype goes through its parameters faster than the picked one by more than a tie."""
-    rates = {row.dtype: row.parameters_per_s for row in rows}
-    return rates[picked] >= (1 - TIE) * max(rates.values())
+    """Whether no dtype that is not emulated goes through its parameters faster than the picked one by over a tie."""
+    rates = {row.dtype: row.parameters_per_s for row in native(rows)}
+    return picked in rates and rates[picked] >= (1 - TIE) * max(rates.values())
 
 
 def none_above(rows: Sequence[Width]) -> bool:

@@ -95,15 +95,20 @@ def test_more_than_a_ceiling_is_called_an_error():
 
 
 @pytest.mark.parametrize(
-    ("rates", "best", "expected"),
+    ("rates", "products", "best", "expected"),
     [
-        ({"float32": 25e9, "bfloat16": 15e9, "float16": 15e9}, "bfloat16", torch.float32),  # conversion binds
-        ({"float32": 4.4e12, "bfloat16": 4.2e12, "float16": 4.2e12}, "bfloat16", torch.bfloat16),
-        ({"float32": 0.29e12, "bfloat16": 0.29e12, "float16": 0.28e12}, "float16", torch.float16),
+        ((25e9, 15e9, 15e9), (400e9, 2e12, 400e9), "bfloat16", torch.float32),  # conversion binds
+        ((4.4e12, 4.2e12, 4.2e12), (50e12, 700e12, 700e12), "bfloat16", torch.bfloat16),
+        ((0.29e12, 0.29e12, 0.28e12), (8e12, 3e12, 50e12), "float16", torch.float16),
+        ((15e9, 12e9, 17e9), (141e9, 363e9, 28e9), "bfloat16", torch.float32),  # float16 is emulated
     ],
 )
-def test_memory_is_judged_in_a_dtype_in_which_it_binds(rates, best, expected):
-    assert idle_runs.streaming_dtype(replace(ROOFS, one_row_bytes_per_s=rates, best_dtype=best)) == expected
+def test_memory_is_judged_in_a_dtype_in_which_it_binds(rates, products, best, expected):
+    one_row, flops = (
+        dict(zip(("float32", "bfloat16", "float16"), values, strict=True)) for values in (rates, products)
+    )
+    measured = replace(ROOFS, one_row_bytes_per_s=one_row, flop_per_s=flops, best_dtype=best)
+    assert idle_runs.streaming_dtype(measured) == expected
 
 
 def test_foretold_use_is_the_roofline_over_the_peak():

@@ -141,11 +141,20 @@ def test_the_reason_given_names_the_dtype_that_the_rule_picks(one_row, flops):
     assert machine.none_decodes_faster(rows, best)
     why = machine.why_picked(rows, best)
     assert why.startswith(f"{best}: ")
-    slower = [r for r in rows if r.parameters_per_s < 0.8 * max(row.parameters_per_s for row in rows)]
-    assert ("equally fast" in why) == (len(slower) < 2)
+    own = [row for row in rows if row.flop_per_s >= 0.8 * flops[0]]
+    for row in rows:
+        assert (f"\n{row.dtype} is left out" in why) == (row not in own)
+    tied = [r for r in own if r.parameters_per_s >= 0.8 * max(row.parameters_per_s for row in own)]
+    assert ("equally fast" in why) == (len(tied) > 1)
     if "and its square products are the fastest" in why:
-        named = [row for row in rows if row not in slower]
-        assert max(named, key=lambda row: row.flop_per_s).dtype == best
+        assert max(tied, key=lambda row: row.flop_per_s).dtype == best
+
+
+def test_a_dtype_that_is_emulated_is_not_asked_how_fast_it_decodes():
+    amd = machine.widths(roofs(30e9, (15e9, 13e9, 17e9), (141e9, 363e9, 28e9), "bfloat16"))
+    assert machine.none_decodes_faster(amd, "bfloat16")
+    assert not machine.none_decodes_faster(amd, "float32")  # the mutation: the slower of the two left
+    assert not machine.none_decodes_faster(amd, "float16")  # the mutation: the one left out
 
 
 # --- the ridge and the map -------------------------------------------------------------------------------------------
@@ -326,7 +335,7 @@ def test_a_timer_that_does_not_wait_is_noticed():
 
 
 def test_a_pick_that_decodes_slower_is_noticed():
-    rows = machine.widths(roofs())
+    rows = machine.widths(roofs(flops=(400e9, 400e9, 400e9)))
     assert machine.none_decodes_faster(rows, "bfloat16")  # a tie
     assert not machine.none_decodes_faster(rows, "float16")
 

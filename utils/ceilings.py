@@ -53,7 +53,7 @@ class Ceilings:
     one_row_bytes_per_s: dict[str, float]  # weights read by F.linear of one row, as decode does it
     flop_per_s: dict[str, float]  # best square product, and
     flop_size: dict[str, int]  # its width
-    best_dtype: str  # most parameters per second in the product of one row
+    best_dtype: str  # most parameters per second in the product of one row, of those that are not emulated
     notes: tuple[str, ...]  # what a reader should know before trusting the figures; usually empty
 
 
@@ -163,15 +163,24 @@ def _runs(device: torch.device, dtype: torch.dtype) -> bool:
 def _best_dtype(one_row: dict[torch.dtype, float], flop_per_s: dict[torch.dtype, float]) -> torch.dtype:
     """The dtype that decodes fastest: a step reads every parameter, so bytes/s over the bytes of one.
 
-    Where that is a tie, the faster products decide (a T4 reads bfloat16 as fast as float16, but only
-    emulates its arithmetic), and where that is one too, the order of DTYPES.
+    One that is emulated is left out. Where two decode about equally fast, the faster products decide, and where
+    that is a tie too, the order of DTYPES.
     """
 
     def best(rates: dict[torch.dtype, float]) -> list[torch.dtype]:
         return [dtype for dtype, rate in rates.items() if rate >= (1 - TIE) * max(rates.values())]
 
-    fastest = best({dtype: rate / dtype.itemsize for dtype, rate in one_row.items()})
+    own = [dtype for dtype, rate in flop_per_s.items() if not emulated(rate, flop_per_s[torch.float32])]
+    fastest = best({dtype: one_row[dtype] / dtype.itemsize for dtype in own})
     return min(best({dtype: flop_per_s[dtype] for dtype in fastest}), key=DTYPES.index)
+
+
+def emulated(flop_per_s: float, float32_flop_per_s: float) -> bool:
+    """Whether a dtype's square products are clearly slower than float32's: its numbers are converted first.
+
+    bfloat16 on a T4 is, and float16 on many CPUs. One row of it may be quick all the same; many rows are not.
+    """
+    return flop_per_s < (1 - TIE) * float32_flop_per_s
 
 
 def _warm_clocks(device: torch.device) -> None:
