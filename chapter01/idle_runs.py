@@ -246,6 +246,11 @@ class Tile:
         per_s = run.product_flops / run.read_bytes * ratio(run.read, run.product)  # FLOP per byte
         return per_s * self.bytes_per_weight / 2
 
+    @property
+    def foretold_knee(self) -> float:
+        """Rows of the ridge, and more where one row takes longer than its bytes: a kernel slower than the memory."""
+        return self.ridge_rows / self.runs[1].memory_in_turn
+
     def floor_s(self, rows: int) -> float:
         """The least time of that many rows: bytes or arithmetic, whichever takes longer.
 
@@ -523,14 +528,19 @@ def rises_in_the_end(tile: Tile) -> bool:
     return ratio(tile.runs[max(tile.runs)].timing, tile.runs[1].timing) > 1.5
 
 
-def knee_at_the_ridge(tile: Tile, factor: float = 3) -> bool:
-    """Whether the rows of the knee are those of the ridge, within a factor."""
-    return 1 / factor < tile.knee / tile.ridge_rows < factor
+def knee_as_foretold(tile: Tile, factor: float = 3) -> bool:
+    """Whether the knee lies where the ridge and the time of one row foretell it, within a factor."""
+    return 1 / factor < tile.knee / tile.foretold_knee < factor
 
 
-def memory_is_busy(run: Run) -> bool:
-    """Whether more than half of the bandwidth was used."""
-    return run.memory_in_turn > 0.5
+def streams(run: Run, ceilings: Ceilings, dtype: torch.dtype) -> bool:
+    """Whether bytes came at more than half of the rate that this machine's kernels reach with one row.
+
+    Most reach the bandwidth roof. On some processors the stock ones do not (notebook 00 shows their share of it), and
+    no layer made of them reads faster.
+    """
+    reached = ceilings.one_row_bytes_per_s[dtype_name(dtype)] / ceilings.read_bytes_per_s
+    return run.memory_in_turn > reached / 2
 
 
 def monitor_misleads(seen: Monitored) -> bool:

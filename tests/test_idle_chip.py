@@ -130,6 +130,13 @@ def test_the_knee_of_an_ideal_tile_is_its_ridge():
         assert IDEAL.seconds(rows) == pytest.approx(IDEAL.floor_s(rows))
 
 
+def test_a_slow_kernel_for_one_row_moves_the_knee_as_foretold():
+    slow = tile({n: max(0.08, n * 0.002) for n in POWERS})  # four times as long as its bytes take
+    assert slow.ridge_rows == pytest.approx(10)
+    assert slow.foretold_knee == pytest.approx(40) == slow.knee
+    assert idle_runs.knee_as_foretold(slow) and IDEAL.foretold_knee == pytest.approx(10)
+
+
 def test_one_of_many_took_its_part_of_the_time():
     four = run(0.2, 0.7, seconds=8)
     one = idle_runs._of_one(four, 4)
@@ -464,8 +471,13 @@ def test_c10_a_chip_that_waits_for_no_memory_turns_the_verdicts(monkeypatch):
     assert turned(say("idle-cards-verdict", h100=other_chip(memory_bytes=160 * 10**9)))
     assert turned(say("idle-cards-verdict", h100=other_chip(memory_bytes=20 * 10**9)))
     honest, slow = run(0.03, 0.8), run(0.03, 0.3)  # the second waits for something else than memory
-    assert not turned(say("idle-layer-verdict", big=idle_runs.LayerRun(honest, honest, 80, 1)))
-    assert "memory busy" in turned(say("idle-layer-verdict", big=idle_runs.LayerRun(slow, slow, 80, 1)))[0]
+    here = {"roofs": ROOFS, "stream": torch.float32}  # one row reaches the roof
+    assert not turned(say("idle-layer-verdict", big=idle_runs.LayerRun(honest, honest, 80, 1), **here))
+    assert (
+        "reads its weights" in turned(say("idle-layer-verdict", big=idle_runs.LayerRun(slow, slow, 80, 1), **here))[0]
+    )
+    weak = {"roofs": replace(ROOFS, one_row_bytes_per_s={"float32": 9e9}), "stream": torch.float32}  # 36 % of it
+    assert not turned(say("idle-layer-verdict", big=idle_runs.LayerRun(slow, slow, 80, 1), **weak))
     fast = other_chip(read_bytes_per_s=3.35e18)
     monkeypatch.setattr(catalogue, "find", lambda name: fast)
     assert "the memory, not the arithmetic, sets the time" in turned(say(*DERIVATION))
@@ -495,9 +507,10 @@ def test_c11_a_busy_chip_or_a_hasty_timer_turns_the_verdicts():
     hasty = GOOD | {"decode": run(0.004, 2.0)}  # it did not wait for the device
     assert turned(say("idle-measure-verdict", runs=hasty)) == ["a step takes the time that its bytes need, or more"]
     busy = run(0.7, 0.8)
-    assert "mostly idle" in turned(say("idle-layer-verdict", big=idle_runs.LayerRun(busy, busy, 80, 1)))[0]
+    here = {"roofs": ROOFS, "stream": torch.float32}
+    assert "mostly idle" in turned(say("idle-layer-verdict", big=idle_runs.LayerRun(busy, busy, 80, 1), **here))[0]
     starved = replace(run(0.04, 0.8), product=Timing((2.0,) * 3))  # a neighbour has slowed the product of these rounds
-    assert not turned(say("idle-layer-verdict", big=idle_runs.LayerRun(starved, starved, 80, 1)))
+    assert not turned(say("idle-layer-verdict", big=idle_runs.LayerRun(starved, starved, 80, 1), **here))
 
 
 def test_c11_a_monitor_that_counts_operations_turns_the_verdict():
@@ -517,9 +530,10 @@ def test_c12_rows_that_do_not_ride_turn_the_verdicts():
     each_pays = tile({n: 0.02 * n for n in POWERS})
     assert "64 rows take less than half of 64 times one row" in turned(say("idle-rows-verdict", tile=each_pays))
     for_ever = turned(say("idle-rows-verdict", tile=tile(dict.fromkeys(POWERS, 0.02))))
-    assert for_ever == ["in the end more rows take more time", "the knee lies at the ridge, within a factor of three"]
+    foretold = "the knee lies where the ridge and the time of one row foretell it, within a factor of three"
+    assert for_ever == ["in the end more rows take more time", foretold]
     elsewhere = turned(say("idle-rows-verdict", tile=replace(IDEAL, bytes_per_weight=8)))  # the ridge of another dtype
-    assert elsewhere == ["the knee lies at the ridge, within a factor of three"]
+    assert elsewhere == [foretold]
 
 
 def test_c12_memory_that_feeds_every_core_turns_the_verdict():
