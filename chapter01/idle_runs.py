@@ -246,11 +246,6 @@ class Tile:
         per_s = run.product_flops / run.read_bytes * ratio(run.read, run.product)  # FLOP per byte
         return per_s * self.bytes_per_weight / 2
 
-    @property
-    def foretold_knee(self) -> float:
-        """Rows of the ridge, and more where one row takes longer than its bytes: a kernel slower than the memory."""
-        return self.ridge_rows / self.runs[1].memory_in_turn
-
     def floor_s(self, rows: int) -> float:
         """The least time of that many rows: bytes or arithmetic, whichever takes longer.
 
@@ -306,6 +301,19 @@ def _of_one(run: Run, count: int) -> Run:
     """A run of `count` equal things, as a run of one of them."""
     timing = Timing(tuple(s / count for s in run.timing.samples_s))
     return replace(run, flops=run.flops / count, bytes=run.bytes / count, timing=timing)
+
+
+def knee_in_words(tile: Tile) -> str:
+    """One line: the knee, as the ridge, times what one row takes too long, times what many rows do of the arithmetic.
+
+    From level(1 row) = bytes / (roof * memory share) and slope(many) = FLOP / (peak * arithmetic share).
+    """
+    longer, most = 1 / tile.runs[1].memory_in_turn, max(tile.runs)
+    speed = tile.runs[most].used_in_turn
+    return (
+        f"ridge {tile.ridge_rows:.1f} rows; one row takes {longer:.1f} times as long as a plain read of its bytes; "
+        f"{most:,} rows run at {speed:.0%} of the square product: the knee is at {tile.knee:.0f} rows"
+    )
 
 
 # --- where 140 GB lives ----------------------------------------------------------------------------------------------
@@ -528,9 +536,9 @@ def rises_in_the_end(tile: Tile) -> bool:
     return ratio(tile.runs[max(tile.runs)].timing, tile.runs[1].timing) > 1.5
 
 
-def knee_as_foretold(tile: Tile, factor: float = 3) -> bool:
-    """Whether the knee lies where the ridge and the time of one row foretell it, within a factor."""
-    return 1 / factor < tile.knee / tile.foretold_knee < factor
+def slope_is_arithmetic(tile: Tile, factor: float = 3) -> bool:
+    """Whether the largest number of rows did as many FLOP a second as the square product, within a factor."""
+    return 1 / factor < tile.runs[max(tile.runs)].used_in_turn < factor
 
 
 def streams(run: Run, ceilings: Ceilings, dtype: torch.dtype) -> bool:

@@ -200,20 +200,20 @@ def why_picked(rows: Sequence[Width], picked: str) -> str:
     """The reason for the pick, and for leaving a dtype out, in a sentence each."""
     own = native(rows)
     left_out = "".join(
-        f"\n{row.dtype} is left out: its products are slower than float32's, so its numbers are converted first."
+        f"\n{row.dtype} is left out, however fast its single row is: its square products are slower than float32's."
         for row in rows
         if row not in own
     )
-    return _why_of(own, picked) + left_out
+    return _why_of(own, picked, " than those of the chip's other own formats" if left_out else "") + left_out
 
 
-def _why_of(rows: Sequence[Width], picked: str) -> str:
+def _why_of(rows: Sequence[Width], picked: str, among: str) -> str:
     fastest = max(row.parameters_per_s for row in rows)
     tied = [row for row in rows if row.parameters_per_s >= (1 - TIE) * fastest]
     if len(rows) == 1:
         return f"{picked}: no other format is calculated as fast."
     if len(tied) == 1:
-        return f"{picked}: one row goes through more of its parameters a second than of any other's."
+        return f"{picked}: one row goes through clearly more of its parameters a second{among}."
     names = " and ".join(row.dtype for row in tied)
     most = max(row.flop_per_s for row in tied)
     if len([row for row in tied if row.flop_per_s >= (1 - TIE) * most]) == 1:

@@ -130,11 +130,14 @@ def test_the_knee_of_an_ideal_tile_is_its_ridge():
         assert IDEAL.seconds(rows) == pytest.approx(IDEAL.floor_s(rows))
 
 
-def test_a_slow_kernel_for_one_row_moves_the_knee_as_foretold():
-    slow = tile({n: max(0.08, n * 0.002) for n in POWERS})  # four times as long as its bytes take
-    assert slow.ridge_rows == pytest.approx(10)
-    assert slow.foretold_knee == pytest.approx(40) == slow.knee
-    assert idle_runs.knee_as_foretold(slow) and IDEAL.foretold_knee == pytest.approx(10)
+def test_the_knee_in_words_is_ridge_times_slowness_times_speed():
+    slow = tile({n: max(0.08, n * 0.002) for n in POWERS})  # one row takes four times as long as its bytes
+    assert slow.knee == pytest.approx(40)
+    assert idle_runs.knee_in_words(slow) == (
+        "ridge 10.0 rows; one row takes 4.0 times as long as a plain read of its bytes; "
+        "512 rows run at 100% of the square product: the knee is at 40 rows"
+    )
+    assert idle_runs.slope_is_arithmetic(slow)
 
 
 def test_one_of_many_took_its_part_of_the_time():
@@ -530,10 +533,10 @@ def test_c12_rows_that_do_not_ride_turn_the_verdicts():
     each_pays = tile({n: 0.02 * n for n in POWERS})
     assert "64 rows take less than half of 64 times one row" in turned(say("idle-rows-verdict", tile=each_pays))
     for_ever = turned(say("idle-rows-verdict", tile=tile(dict.fromkeys(POWERS, 0.02))))
-    foretold = "the knee lies where the ridge and the time of one row foretell it, within a factor of three"
-    assert for_ever == ["in the end more rows take more time", foretold]
-    elsewhere = turned(say("idle-rows-verdict", tile=replace(IDEAL, bytes_per_weight=8)))  # the ridge of another dtype
-    assert elsewhere == [foretold]
+    speed = "the most rows run at the speed of the square product, within a factor of three"
+    assert for_ever == ["in the end more rows take more time", speed]
+    wasteful = turned(say("idle-rows-verdict", tile=tile({n: max(0.02, n * 0.01) for n in POWERS})))  # a fifth of it
+    assert wasteful == [speed]
 
 
 def test_c12_memory_that_feeds_every_core_turns_the_verdict():
