@@ -535,7 +535,7 @@ def test_c12_rows_that_do_not_ride_turn_the_verdicts():
     for_ever = turned(say("idle-rows-verdict", tile=tile(dict.fromkeys(POWERS, 0.02))))
     speed = "the most rows run at the speed of the square product, within a factor of three"
     assert for_ever == ["in the end more rows take more time", speed]
-    wasteful = turned(say("idle-rows-verdict", tile=tile({n: max(0.02, n * 0.01) for n in POWERS})))  # a fifth of it
+    wasteful = turned(say("idle-rows-verdict", tile=tile({n: max(0.02, n * 0.008) for n in POWERS})))  # a quarter of it
     assert wasteful == [speed]
 
 
