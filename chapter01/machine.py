@@ -204,16 +204,16 @@ def why_picked(rows: Sequence[Width], picked: str) -> str:
         for row in rows
         if row not in own
     )
-    return _why_of(own, picked, " than those of the chip's other own formats" if left_out else "") + left_out
+    return _why_of(own, picked) + left_out
 
 
-def _why_of(rows: Sequence[Width], picked: str, among: str) -> str:
+def _why_of(rows: Sequence[Width], picked: str) -> str:
     fastest = max(row.parameters_per_s for row in rows)
     tied = [row for row in rows if row.parameters_per_s >= (1 - TIE) * fastest]
     if len(rows) == 1:
         return f"{picked}: no other format is calculated as fast."
     if len(tied) == 1:
-        return f"{picked}: one row goes through clearly more of its parameters a second{among}."
+        return f"{picked}: of the chip's own formats, it takes a row through clearly the most parameters a second."
     names = " and ".join(row.dtype for row in tied)
     most = max(row.flop_per_s for row in tied)
     if len([row for row in tied if row.flop_per_s >= (1 - TIE) * most]) == 1:
