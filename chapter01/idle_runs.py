@@ -19,7 +19,7 @@ from torch import Tensor
 from chapter01 import idle
 from chapter01.loop import device_of, new_cache
 from utils import device as devices
-from utils.ceilings import LEAST_BYTES, Ceilings, Share, dtype_name, emulated, share_of_ceiling
+from utils.ceilings import LEAST_BYTES, Ceilings, Share, dtype_name, native, share_of_ceiling
 from utils.chips import CHIPS, DTYPE_BYTES, Chip
 from utils.chips import find as find_chip
 from utils.counts import forward_pass, positive, totals
@@ -175,11 +175,14 @@ def streaming_dtype(ceilings: Ceilings) -> torch.dtype:
     Some processors convert 16-bit weights more slowly than their memory delivers them: what is to show that memory
     binds must be in a dtype in which it does, and in one that is not emulated.
     """
-    products = ceilings.flop_per_s
-    own = [name for name, rate in products.items() if not emulated(rate, products["float32"])]
-    rates = {name: ceilings.one_row_bytes_per_s[name] for name in own}
+    rates = {name: ceilings.one_row_bytes_per_s[name] for name in native(ceilings.flop_per_s, "float32")}
     near = [getattr(torch, name) for name, rate in rates.items() if rate >= 0.85 * max(rates.values())]
     return min(near, key=lambda dtype: (dtype.itemsize, dtype != working_dtype(ceilings)))
+
+
+def one_row_share(ceilings: Ceilings, dtype: torch.dtype) -> float:
+    """Share of the bandwidth roof that the product of one row reaches: 1 with a good kernel, less with many stock ones."""
+    return ceilings.one_row_bytes_per_s[dtype_name(dtype)] / ceilings.read_bytes_per_s
 
 
 # --- the real model: two passes over the same weights ----------------------------------------------------------------
@@ -303,17 +306,9 @@ def _of_one(run: Run, count: int) -> Run:
     return replace(run, flops=run.flops / count, bytes=run.bytes / count, timing=timing)
 
 
-def knee_in_words(tile: Tile) -> str:
-    """One line: the knee, as the ridge, times what one row takes too long, times what many rows do of the arithmetic.
-
-    From level(1 row) = bytes / (roof * memory share) and slope(many) = FLOP / (peak * arithmetic share).
-    """
-    longer, most = 1 / tile.runs[1].memory_in_turn, max(tile.runs)
-    speed = tile.runs[most].used_in_turn
-    return (
-        f"ridge {tile.ridge_rows:.1f} rows; one row takes {longer:.1f} times as long as a plain read of its bytes; "
-        f"{most:,} rows run at {speed:.0%} of the square product: the knee is at {tile.knee:.0f} rows"
-    )
+def foretold_knee(tile: Tile, one_row_share: float) -> float:
+    """Rows of the ridge, and more where the product of one row was measured to stay below the bandwidth roof."""
+    return tile.ridge_rows / one_row_share
 
 
 # --- where 140 GB lives ----------------------------------------------------------------------------------------------
@@ -536,19 +531,18 @@ def rises_in_the_end(tile: Tile) -> bool:
     return ratio(tile.runs[max(tile.runs)].timing, tile.runs[1].timing) > 1.5
 
 
-def slope_is_arithmetic(tile: Tile, factor: float = 3) -> bool:
-    """Whether the largest number of rows did as many FLOP a second as the square product, within a factor."""
-    return 1 / factor < tile.runs[max(tile.runs)].used_in_turn < factor
+def knee_as_foretold(tile: Tile, one_row_share: float, factor: float = 3) -> bool:
+    """Whether the knee lies at the rows foretold from the ridge and from what one row reaches, within a factor."""
+    return 1 / factor < tile.knee / foretold_knee(tile, one_row_share) < factor
 
 
-def streams(run: Run, ceilings: Ceilings, dtype: torch.dtype) -> bool:
+def streams(run: Run, one_row_share: float) -> bool:
     """Whether bytes came at more than half of the rate that this machine's kernels reach with one row.
 
     Most reach the bandwidth roof. On some processors the stock ones do not (notebook 00 shows their share of it), and
     no layer made of them reads faster.
     """
-    reached = ceilings.one_row_bytes_per_s[dtype_name(dtype)] / ceilings.read_bytes_per_s
-    return run.memory_in_turn > reached / 2
+    return run.memory_in_turn > one_row_share / 2
 
 
 def monitor_misleads(seen: Monitored) -> bool:

@@ -20,8 +20,8 @@ from utils.ceilings import (
     Ceilings,
     Share,
     dtype_name,
-    emulated,
     measure,
+    native,
     share_of_ceiling,
 )
 from utils.chips import CHIPS, DATASHEET_DTYPE, Chip, from_device_name
@@ -177,10 +177,10 @@ def widths(ceilings: Ceilings) -> list[Width]:
     ]
 
 
-def native(rows: Sequence[Width]) -> list[Width]:
+def own_formats(rows: Sequence[Width]) -> list[Width]:
     """The dtypes that are calculated as fast as float32, or faster; the others are emulated."""
-    plain = next(row.flop_per_s for row in rows if row.dtype == "float32")
-    return [row for row in rows if not emulated(row.flop_per_s, plain)]
+    names = native({row.dtype: row.flop_per_s for row in rows}, "float32")
+    return [row for row in rows if row.dtype in names]
 
 
 def widths_table(rows: Sequence[Width], picked: str) -> str:
@@ -198,7 +198,7 @@ def widths_table(rows: Sequence[Width], picked: str) -> str:
 
 def why_picked(rows: Sequence[Width], picked: str) -> str:
     """The reason for the pick, and for leaving a dtype out, in a sentence each."""
-    own = native(rows)
+    own = own_formats(rows)
     left_out = "".join(
         f"\n{row.dtype} is left out, however fast its single row is: its square products are slower than float32's."
         for row in rows
@@ -378,7 +378,7 @@ def square_does_more(extremes: Extremes) -> bool:
 
 def none_decodes_faster(rows: Sequence[Width], picked: str) -> bool:
     """Whether no dtype that is not emulated goes through its parameters faster than the picked one by over a tie."""
-    rates = {row.dtype: row.parameters_per_s for row in native(rows)}
+    rates = {row.dtype: row.parameters_per_s for row in own_formats(rows)}
     return picked in rates and rates[picked] >= (1 - TIE) * max(rates.values())
 
 

@@ -130,14 +130,16 @@ def test_the_knee_of_an_ideal_tile_is_its_ridge():
         assert IDEAL.seconds(rows) == pytest.approx(IDEAL.floor_s(rows))
 
 
-def test_the_knee_in_words_is_ridge_times_slowness_times_speed():
-    slow = tile({n: max(0.08, n * 0.002) for n in POWERS})  # one row takes four times as long as its bytes
-    assert slow.knee == pytest.approx(40)
-    assert idle_runs.knee_in_words(slow) == (
-        "ridge 10.0 rows; one row takes 4.0 times as long as a plain read of its bytes; "
-        "512 rows run at 100% of the square product: the knee is at 40 rows"
-    )
-    assert idle_runs.slope_is_arithmetic(slow)
+def test_a_slow_kernel_for_one_row_moves_the_knee_as_foretold():
+    slow = tile({n: max(0.08, n * 0.002) for n in POWERS})  # four times as long as its bytes take
+    assert slow.ridge_rows == pytest.approx(10) and slow.knee == pytest.approx(40)
+    assert idle_runs.foretold_knee(slow, 0.25) == pytest.approx(40)
+    assert idle_runs.knee_as_foretold(slow, 0.25)
+    assert not idle_runs.knee_as_foretold(slow, 1)  # one row was measured to reach the roof, and here it does not
+
+
+def test_one_row_has_its_share_of_the_roof():
+    assert idle_runs.one_row_share(ROOFS, torch.bfloat16) == pytest.approx(0.6)
 
 
 def test_one_of_many_took_its_part_of_the_time():
@@ -474,12 +476,12 @@ def test_c10_a_chip_that_waits_for_no_memory_turns_the_verdicts(monkeypatch):
     assert turned(say("idle-cards-verdict", h100=other_chip(memory_bytes=160 * 10**9)))
     assert turned(say("idle-cards-verdict", h100=other_chip(memory_bytes=20 * 10**9)))
     honest, slow = run(0.03, 0.8), run(0.03, 0.3)  # the second waits for something else than memory
-    here = {"roofs": ROOFS, "stream": torch.float32}  # one row reaches the roof
+    here = {"one_row": 1.0}
     assert not turned(say("idle-layer-verdict", big=idle_runs.LayerRun(honest, honest, 80, 1), **here))
     assert (
         "reads its weights" in turned(say("idle-layer-verdict", big=idle_runs.LayerRun(slow, slow, 80, 1), **here))[0]
     )
-    weak = {"roofs": replace(ROOFS, one_row_bytes_per_s={"float32": 9e9}), "stream": torch.float32}  # 36 % of it
+    weak = {"one_row": 0.36}
     assert not turned(say("idle-layer-verdict", big=idle_runs.LayerRun(slow, slow, 80, 1), **weak))
     fast = other_chip(read_bytes_per_s=3.35e18)
     monkeypatch.setattr(catalogue, "find", lambda name: fast)
@@ -510,7 +512,7 @@ def test_c11_a_busy_chip_or_a_hasty_timer_turns_the_verdicts():
     hasty = GOOD | {"decode": run(0.004, 2.0)}  # it did not wait for the device
     assert turned(say("idle-measure-verdict", runs=hasty)) == ["a step takes the time that its bytes need, or more"]
     busy = run(0.7, 0.8)
-    here = {"roofs": ROOFS, "stream": torch.float32}
+    here = {"one_row": 1.0}
     assert "mostly idle" in turned(say("idle-layer-verdict", big=idle_runs.LayerRun(busy, busy, 80, 1), **here))[0]
     starved = replace(run(0.04, 0.8), product=Timing((2.0,) * 3))  # a neighbour has slowed the product of these rounds
     assert not turned(say("idle-layer-verdict", big=idle_runs.LayerRun(starved, starved, 80, 1), **here))
@@ -529,14 +531,19 @@ def test_c11_a_long_context_that_fills_the_chip_turns_the_verdict():
 
 
 def test_c12_rows_that_do_not_ride_turn_the_verdicts():
-    assert not turned(say("idle-rows-verdict", tile=IDEAL))
+    assert not turned(say("idle-rows-verdict", tile=IDEAL, reached=1))
     each_pays = tile({n: 0.02 * n for n in POWERS})
-    assert "64 rows take less than half of 64 times one row" in turned(say("idle-rows-verdict", tile=each_pays))
-    for_ever = turned(say("idle-rows-verdict", tile=tile(dict.fromkeys(POWERS, 0.02))))
-    speed = "the most rows run at the speed of the square product, within a factor of three"
-    assert for_ever == ["in the end more rows take more time", speed]
-    wasteful = turned(say("idle-rows-verdict", tile=tile({n: max(0.02, n * 0.008) for n in POWERS})))  # a quarter of it
-    assert wasteful == [speed]
+    assert "64 rows take less than half of 64 times one row" in turned(
+        say("idle-rows-verdict", tile=each_pays, reached=1)
+    )
+    for_ever = turned(say("idle-rows-verdict", tile=tile(dict.fromkeys(POWERS, 0.02)), reached=1))
+    knee = "the knee lies where ridge and one row foretell it, within a factor of three"
+    assert for_ever == ["in the end more rows take more time", knee]
+    other_dtype = replace(IDEAL, bytes_per_weight=8)
+    assert turned(say("idle-rows-verdict", tile=other_dtype, reached=1)) == [knee]
+    assert turned(say("idle-rows-verdict", tile=IDEAL, reached=0.2)) == [
+        knee
+    ]  # one row was said to be slow, and is not
 
 
 def test_c12_memory_that_feeds_every_core_turns_the_verdict():

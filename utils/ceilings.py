@@ -8,9 +8,9 @@ Arithmetic is the best of square matrix products.
 import itertools
 import math
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from torch import Tensor
 
 from utils import device as devices
 from utils.timing import Timing, interleave, ratio, time_call
+
+Key = TypeVar("Key")  # a dtype, or its name
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # where two are equally fast, the earlier is picked
 
@@ -170,17 +172,17 @@ def _best_dtype(one_row: dict[torch.dtype, float], flop_per_s: dict[torch.dtype,
     def best(rates: dict[torch.dtype, float]) -> list[torch.dtype]:
         return [dtype for dtype, rate in rates.items() if rate >= (1 - TIE) * max(rates.values())]
 
-    own = [dtype for dtype, rate in flop_per_s.items() if not emulated(rate, flop_per_s[torch.float32])]
-    fastest = best({dtype: one_row[dtype] / dtype.itemsize for dtype in own})
+    fastest = best({dtype: one_row[dtype] / dtype.itemsize for dtype in native(flop_per_s, torch.float32)})
     return min(best({dtype: flop_per_s[dtype] for dtype in fastest}), key=DTYPES.index)
 
 
-def emulated(flop_per_s: float, float32_flop_per_s: float) -> bool:
-    """Whether a dtype's square products are clearly slower than float32's: its numbers are converted first.
+def native(flop_per_s: Mapping[Key, float], float32: Key) -> list[Key]:
+    """The dtypes whose square products are as fast as float32's, or faster; `float32` is the key of that one.
 
-    bfloat16 on a T4 is, and float16 on many CPUs. One row of it may be quick all the same; many rows are not.
+    The others are emulated, their numbers converted first: bfloat16 on a T4, float16 on many CPUs. One row of them
+    may be quick all the same; many rows are not.
     """
-    return flop_per_s < (1 - TIE) * float32_flop_per_s
+    return [dtype for dtype, rate in flop_per_s.items() if rate >= (1 - TIE) * flop_per_s[float32]]
 
 
 def _warm_clocks(device: torch.device) -> None:
