@@ -93,6 +93,8 @@ class Run:
     product_flops: float
     read: Timing  # the plain read
     read_bytes: float
+    one_row: Timing  # the plain product of one row
+    one_row_bytes: float
     peak: float  # FLOP/s, the ceiling measured before
     roof: float  # bytes/s, the same
 
@@ -126,6 +128,11 @@ class Run:
         """Share of what the plain read did, round by round."""
         return self.bytes / self.read_bytes * ratio(self.read, self.timing)
 
+    @property
+    def one_row_in_turn(self) -> float:
+        """Share of the plain read that the plain product of one row reached, round by round."""
+        return self.one_row_bytes / self.read_bytes * ratio(self.read, self.one_row)
+
 
 def foretold_use(ceilings: Ceilings, dtype: torch.dtype, flops: float, nbytes: float) -> float:
     """Share of the arithmetic that the two ceilings allow for that many FLOPs and bytes: the roofline over the peak."""
@@ -147,15 +154,33 @@ def in_turns(
     a = torch.randn(width, width, device=device).to(dtype)
     parts = cycle(normals(device, torch.float32, LEAST_BYTES).view(4, -1))
     read_bytes = LEAST_BYTES / 4
+    tiles = tiles_of(device, dtype)
+    turns, x = cycle(tiles), torch.randn(1, tiles.shape[-1], device=device).to(dtype)
+
+    def one_row() -> None:
+        for _ in range(len(tiles) // 4):
+            F.linear(x, next(turns))
+
     calls = {key: call for key, (call, _, _) in work.items()}
-    yardsticks = {"the square product": lambda: F.linear(a, a), "the plain read": lambda: next(parts).sum()}
+    yardsticks = {
+        "the square product": lambda: F.linear(a, a),
+        "the plain read": lambda: next(parts).sum(),
+        "the product of one row": one_row,
+    }
     timed = interleave(calls | yardsticks, device, budget_s, least)
-    product, read = (timed.pop(key) for key in yardsticks)
+    product, read, single = (timed.pop(key) for key in yardsticks)
+    single_bytes = len(tiles) // 4 * tiles[0].nbytes
     peak, roof = ceilings.flop_per_s[name], ceilings.read_bytes_per_s
     return {
-        key: Run(work[key][1], work[key][2], timing, product, 2 * width**3, read, read_bytes, peak, roof)
+        key: Run(*work[key][1:], timing, product, 2 * width**3, read, read_bytes, single, single_bytes, peak, roof)
         for key, timing in timed.items()
     }
+
+
+def tiles_of(device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A gigabyte of square weights [tiles, width, width], wide enough to keep an accelerator busy."""
+    width = 2048 if device.type == "cpu" else 8192
+    return normals(device, dtype, LEAST_BYTES).view(-1, width, width)
 
 
 def normals(device: torch.device, dtype: torch.dtype, nbytes: int) -> Tensor:
@@ -178,11 +203,6 @@ def streaming_dtype(ceilings: Ceilings) -> torch.dtype:
     rates = {name: ceilings.one_row_bytes_per_s[name] for name in native(ceilings.flop_per_s, "float32")}
     near = [getattr(torch, name) for name, rate in rates.items() if rate >= 0.85 * max(rates.values())]
     return min(near, key=lambda dtype: (dtype.itemsize, dtype != working_dtype(ceilings)))
-
-
-def one_row_share(ceilings: Ceilings, dtype: torch.dtype) -> float:
-    """Share of the bandwidth roof that the product of one row reaches: 1 with a good kernel, less with many stock ones."""
-    return ceilings.one_row_bytes_per_s[dtype_name(dtype)] / ceilings.read_bytes_per_s
 
 
 # --- the real model: two passes over the same weights ----------------------------------------------------------------
@@ -249,6 +269,11 @@ class Tile:
         per_s = run.product_flops / run.read_bytes * ratio(run.read, run.product)  # FLOP per byte
         return per_s * self.bytes_per_weight / 2
 
+    @property
+    def foretold_knee(self) -> float:
+        """Rows of the ridge, and more where the plain product of one row stays below the plain read."""
+        return self.ridge_rows / self.runs[1].one_row_in_turn
+
     def floor_s(self, rows: int) -> float:
         """The least time of that many rows: bytes or arithmetic, whichever takes longer.
 
@@ -281,9 +306,8 @@ def time_tile(
     works on so many tiles that few rows take about as long as many: something else on the machine then hits them
     alike, and on an accelerator launching a kernel is hidden behind the one before.
     """
-    width = 2048 if device.type == "cpu" else 8192
-    tiles = normals(device, dtype, LEAST_BYTES).view(-1, width, width)
-    turns = cycle(tiles)
+    tiles = tiles_of(device, dtype)
+    turns, width = cycle(tiles), tiles.shape[-1]
     peak, roof = ceilings.flop_per_s[dtype_name(dtype)], ceilings.read_bytes_per_s
 
     def call(x: Tensor, at_once: int) -> None:
@@ -304,11 +328,6 @@ def _of_one(run: Run, count: int) -> Run:
     """A run of `count` equal things, as a run of one of them."""
     timing = Timing(tuple(s / count for s in run.timing.samples_s))
     return replace(run, flops=run.flops / count, bytes=run.bytes / count, timing=timing)
-
-
-def foretold_knee(tile: Tile, one_row_share: float) -> float:
-    """Rows of the ridge, and more where the product of one row was measured to stay below the bandwidth roof."""
-    return tile.ridge_rows / one_row_share
 
 
 # --- where 140 GB lives ----------------------------------------------------------------------------------------------
@@ -531,18 +550,18 @@ def rises_in_the_end(tile: Tile) -> bool:
     return ratio(tile.runs[max(tile.runs)].timing, tile.runs[1].timing) > 1.5
 
 
-def knee_as_foretold(tile: Tile, one_row_share: float, factor: float = 3) -> bool:
-    """Whether the knee lies at the rows foretold from the ridge and from what one row reaches, within a factor."""
-    return 1 / factor < tile.knee / foretold_knee(tile, one_row_share) < factor
+def knee_as_foretold(tile: Tile, factor: float = 3) -> bool:
+    """Whether the knee lies at the rows foretold from the ridge and the plain product of one row, within a factor."""
+    return 1 / factor < tile.knee / tile.foretold_knee < factor
 
 
-def streams(run: Run, one_row_share: float) -> bool:
-    """Whether bytes came at more than half of the rate that this machine's kernels reach with one row.
+def streams(run: Run) -> bool:
+    """Whether bytes came at more than half of the rate that a plain product of one row reached, round by round.
 
-    Most reach the bandwidth roof. On some processors the stock ones do not (notebook 00 shows their share of it), and
-    no layer made of them reads faster.
+    On most machines that is the bandwidth. On some processors the stock product stays far below it, and no layer made
+    of such products reads faster.
     """
-    return run.memory_in_turn > one_row_share / 2
+    return run.memory_in_turn > run.one_row_in_turn / 2
 
 
 def monitor_misleads(seen: Monitored) -> bool:

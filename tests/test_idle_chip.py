@@ -44,7 +44,13 @@ CPU = torch.device("cpu")
 
 
 def run(
-    used: float, memory: float, seconds: float = 1.0, busy=(1.0, 1.0, 1.0), peak: float = 1e12, roof: float = 1e11
+    used: float,
+    memory: float,
+    seconds: float = 1.0,
+    busy=(1.0, 1.0, 1.0),
+    peak: float = 1e12,
+    roof: float = 1e11,
+    one_row: float = 1.0,
 ) -> idle_runs.Run:
     """Something that used these shares of a device; `busy` slows whole rounds, yardsticks included."""
 
@@ -53,13 +59,16 @@ def run(
 
     return idle_runs.Run(
         flops=used * peak * seconds, bytes=memory * roof * seconds, timing=rounds(seconds),
-        product=rounds(0.1), product_flops=0.1 * peak, read=rounds(0.2), read_bytes=0.2 * roof, peak=peak, roof=roof,
+        product=rounds(0.1), product_flops=0.1 * peak, read=rounds(0.2), read_bytes=0.2 * roof,
+        one_row=rounds(0.3), one_row_bytes=0.3 * one_row * roof, peak=peak, roof=roof,
     )  # fmt: skip
 
 
-def tile(ms: dict[int, float], peak: float = 1e12, roof: float = 1e11, width: int = 1000) -> idle_runs.Tile:
+def tile(
+    ms: dict[int, float], peak: float = 1e12, roof: float = 1e11, width: int = 1000, one_row: float = 1.0
+) -> idle_runs.Tile:
     """A tile of two-byte weights that took so many milliseconds, by rows."""
-    blank = run(0, 0, peak=peak, roof=roof)
+    blank = run(0, 0, peak=peak, roof=roof, one_row=one_row)
     runs = {
         rows: replace(blank, flops=2 * rows * width**2, bytes=2 * width**2, timing=Timing((took / 1e3,) * 3))
         for rows, took in ms.items()
@@ -131,15 +140,12 @@ def test_the_knee_of_an_ideal_tile_is_its_ridge():
 
 
 def test_a_slow_kernel_for_one_row_moves_the_knee_as_foretold():
-    slow = tile({n: max(0.08, n * 0.002) for n in POWERS})  # four times as long as its bytes take
+    took = {n: max(0.08, n * 0.002) for n in POWERS}  # four times as long as the bytes of one row take
+    slow = tile(took, one_row=0.25)
     assert slow.ridge_rows == pytest.approx(10) and slow.knee == pytest.approx(40)
-    assert idle_runs.foretold_knee(slow, 0.25) == pytest.approx(40)
-    assert idle_runs.knee_as_foretold(slow, 0.25)
-    assert not idle_runs.knee_as_foretold(slow, 1)  # one row was measured to reach the roof, and here it does not
-
-
-def test_one_row_has_its_share_of_the_roof():
-    assert idle_runs.one_row_share(ROOFS, torch.bfloat16) == pytest.approx(0.6)
+    assert slow.foretold_knee == pytest.approx(40)
+    assert idle_runs.knee_as_foretold(slow)
+    assert not idle_runs.knee_as_foretold(tile(took))  # the plain product is as fast as a read, and this one is not
 
 
 def test_one_of_many_took_its_part_of_the_time():
@@ -476,13 +482,10 @@ def test_c10_a_chip_that_waits_for_no_memory_turns_the_verdicts(monkeypatch):
     assert turned(say("idle-cards-verdict", h100=other_chip(memory_bytes=160 * 10**9)))
     assert turned(say("idle-cards-verdict", h100=other_chip(memory_bytes=20 * 10**9)))
     honest, slow = run(0.03, 0.8), run(0.03, 0.3)  # the second waits for something else than memory
-    here = {"one_row": 1.0}
-    assert not turned(say("idle-layer-verdict", big=idle_runs.LayerRun(honest, honest, 80, 1), **here))
-    assert (
-        "reads its weights" in turned(say("idle-layer-verdict", big=idle_runs.LayerRun(slow, slow, 80, 1), **here))[0]
-    )
-    weak = {"one_row": 0.36}
-    assert not turned(say("idle-layer-verdict", big=idle_runs.LayerRun(slow, slow, 80, 1), **weak))
+    assert not turned(say("idle-layer-verdict", big=idle_runs.LayerRun(honest, honest, 80, 1)))
+    assert "reads its weights" in turned(say("idle-layer-verdict", big=idle_runs.LayerRun(slow, slow, 80, 1)))[0]
+    weak = run(0.03, 0.3, one_row=0.36)  # and so does a plain product of one row
+    assert not turned(say("idle-layer-verdict", big=idle_runs.LayerRun(weak, weak, 80, 1)))
     fast = other_chip(read_bytes_per_s=3.35e18)
     monkeypatch.setattr(catalogue, "find", lambda name: fast)
     assert "the memory, not the arithmetic, sets the time" in turned(say(*DERIVATION))
@@ -512,10 +515,9 @@ def test_c11_a_busy_chip_or_a_hasty_timer_turns_the_verdicts():
     hasty = GOOD | {"decode": run(0.004, 2.0)}  # it did not wait for the device
     assert turned(say("idle-measure-verdict", runs=hasty)) == ["a step takes the time that its bytes need, or more"]
     busy = run(0.7, 0.8)
-    here = {"one_row": 1.0}
-    assert "mostly idle" in turned(say("idle-layer-verdict", big=idle_runs.LayerRun(busy, busy, 80, 1), **here))[0]
+    assert "mostly idle" in turned(say("idle-layer-verdict", big=idle_runs.LayerRun(busy, busy, 80, 1)))[0]
     starved = replace(run(0.04, 0.8), product=Timing((2.0,) * 3))  # a neighbour has slowed the product of these rounds
-    assert not turned(say("idle-layer-verdict", big=idle_runs.LayerRun(starved, starved, 80, 1), **here))
+    assert not turned(say("idle-layer-verdict", big=idle_runs.LayerRun(starved, starved, 80, 1)))
 
 
 def test_c11_a_monitor_that_counts_operations_turns_the_verdict():
@@ -531,17 +533,15 @@ def test_c11_a_long_context_that_fills_the_chip_turns_the_verdict():
 
 
 def test_c12_rows_that_do_not_ride_turn_the_verdicts():
-    assert not turned(say("idle-rows-verdict", tile=IDEAL, reached=1))
+    assert not turned(say("idle-rows-verdict", tile=IDEAL))
     each_pays = tile({n: 0.02 * n for n in POWERS})
-    assert "64 rows take less than half of 64 times one row" in turned(
-        say("idle-rows-verdict", tile=each_pays, reached=1)
-    )
-    for_ever = turned(say("idle-rows-verdict", tile=tile(dict.fromkeys(POWERS, 0.02)), reached=1))
+    assert "64 rows take less than half of 64 times one row" in turned(say("idle-rows-verdict", tile=each_pays))
+    for_ever = turned(say("idle-rows-verdict", tile=tile(dict.fromkeys(POWERS, 0.02))))
     knee = "the knee lies where ridge and one row foretell it, within a factor of three"
     assert for_ever == ["in the end more rows take more time", knee]
     other_dtype = replace(IDEAL, bytes_per_weight=8)
-    assert turned(say("idle-rows-verdict", tile=other_dtype, reached=1)) == [knee]
-    assert turned(say("idle-rows-verdict", tile=IDEAL, reached=0.2)) == [
+    assert turned(say("idle-rows-verdict", tile=other_dtype)) == [knee]
+    assert turned(say("idle-rows-verdict", tile=tile({n: max(0.02, n * 0.002) for n in POWERS}, one_row=0.2))) == [
         knee
     ]  # one row was said to be slow, and is not
 
