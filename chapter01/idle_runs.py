@@ -27,6 +27,7 @@ from utils.decoder import Decoder, KVCache
 from utils.graphs import capture
 from utils.models import Shape
 from utils.models import find as find_model
+from utils.products import multiply
 from utils.roofline import attainable_flop_per_s
 from utils.timing import Timing, interleave, ratio
 from utils.weights import random_decoder
@@ -159,7 +160,7 @@ def in_turns(
 
     def one_row() -> None:
         for _ in range(len(tiles) // 4):
-            F.linear(x, next(turns))
+            multiply(x, next(turns))
 
     calls = {key: call for key, (call, _, _) in work.items()}
     yardsticks = {
@@ -312,7 +313,7 @@ def time_tile(
 
     def call(x: Tensor, at_once: int) -> None:
         for _ in range(at_once):
-            F.linear(x, next(turns))
+            multiply(x, next(turns))
 
     work, counts = {}, {}
     for count in rows:
@@ -452,13 +453,13 @@ def watch(ceilings: Ceilings, device: torch.device, dtype: torch.dtype, seconds:
     tiles = normals(device, dtype, LEAST_BYTES).view(-1, width, width)
     x = torch.randn(1, width, device=device).to(dtype)
     for tile in tiles:  # warm
-        F.linear(x, tile)
+        multiply(x, tile)
     devices.synchronize(device)
     count, ran = 0, -time.process_time()
     start = time.perf_counter()
     while time.perf_counter() - start < seconds:
         for tile in tiles:
-            F.linear(x, tile)
+            multiply(x, tile)
         count += len(tiles)
         if device.type != "cpu" and count % (64 * len(tiles)) == 0:
             devices.synchronize(device)  # the queue of launches has an end

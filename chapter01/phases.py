@@ -14,7 +14,6 @@ from itertools import product
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chapter01.loop import device_of, new_cache
@@ -34,6 +33,7 @@ from utils.chips import DATASHEET_DTYPE, from_device_name
 from utils.counts import Module, forward_pass, totals
 from utils.decoder import Decoder
 from utils.models import Shape, find
+from utils.products import multiply
 from utils.roofline import Prediction, predict
 from utils.timing import Timing, interleave, ratio, time_call
 from utils.weights import random_decoder
@@ -168,7 +168,7 @@ def time_batching(
 
         def call() -> None:
             for weight in weights:
-                F.linear(inputs[weight.shape[1]], weight)
+                multiply(inputs[weight.shape[1]], weight)
 
         return call
 

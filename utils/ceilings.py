@@ -1,7 +1,7 @@
 """Measure this device's two ceilings: bytes per second and FLOP per second, by dtype.
 
 Bandwidth is the best of several plain kernels, so that the roof does not depend on the kernel judged by it:
-a sum (reads), a copy (reads and writes) and products of one row with large matrices (reads, as decode does).
+a sum (reads), a copy (reads and writes) and the decoder's product of one row with large matrices (reads).
 Arithmetic is the best of square matrix products.
 """
 
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from utils import device as devices
+from utils.products import multiply
 from utils.timing import Timing, interleave, ratio, time_call
 
 Key = TypeVar("Key")  # a dtype, or its name
@@ -52,7 +53,7 @@ class Ceilings:
     read_bytes_per_s: float  # the bandwidth roof, and
     read_how: str  # the kernel that reached it: "sum", "copy", "one row, float32", ...
     working_set_bytes: int
-    one_row_bytes_per_s: dict[str, float]  # weights read by F.linear of one row, as decode does it
+    one_row_bytes_per_s: dict[str, float]  # weights read by a product of one row, as decode does it
     flop_per_s: dict[str, float]  # best square product, and
     flop_size: dict[str, int]  # its width
     best_dtype: str  # most parameters per second in the product of one row, of those that are not emulated
@@ -252,11 +253,11 @@ def _time_reads(device: torch.device, dtype: torch.dtype, nbytes: int, budget_s:
     if dtype == torch.float32:  # a copy moves bytes, whatever they mean, and sums of others are no faster
         calls = {"sum": data.sum, "copy": lambda: data[:half].copy_(data[half : 2 * half])}
         moved = {"sum": data.nbytes, "copy": 2 * half * dtype.itemsize}
-    for how, product in {
-        f"one row, {name}": lambda w: F.linear(x, w),  # weights [out, in], as nn.Linear keeps them
+    for how, call_on in {
+        f"one row, {name}": lambda w: multiply(x, w),  # weights [out, in], as nn.Linear keeps them
         f"one row, {name}, transposed": lambda w: x[:, : len(w)] @ w,  # weights [in, out]
     }.items():
-        call, count = _in_turn(product, weights, device)
+        call, count = _in_turn(call_on, weights, device)
         if count or "transposed" not in how:  # a layout without a kernel made for it may take seconds
             calls[how], moved[how] = call, max(1, count) * weights[0].nbytes
     timed = interleave(calls, device, budget_s, least=3, before=_flush(device))
@@ -274,7 +275,7 @@ def _square_weights(data: Tensor) -> Tensor:
 
 
 def _in_turn(
-    product: Callable[[Tensor], Tensor], weights: Tensor, device: torch.device
+    call_on: Callable[[Tensor], Tensor], weights: Tensor, device: torch.device
 ) -> tuple[Callable[[], None], int]:
     """A call that multiplies with the next few of the weights, and how many fit into CALL_S (0: not even one).
 
@@ -283,12 +284,12 @@ def _in_turn(
     """
     turns = itertools.cycle(weights)
     eighth = weights[0][: len(weights[0]) // 8]
-    probe_s = 8 * time_call(lambda: product(eighth), device, budget_s=CALL_S / 10, least=1).median_s
+    probe_s = 8 * time_call(lambda: call_on(eighth), device, budget_s=CALL_S / 10, least=1).median_s
     count = min(len(weights), int(CALL_S / probe_s))
 
     def call() -> None:
         for _ in range(max(1, count)):
-            product(next(turns))
+            call_on(next(turns))
 
     return call, count
 
@@ -335,7 +336,7 @@ def rows_flop_per_s(device: torch.device, dtype: torch.dtype, inner: int = 2048)
     """FLOP/s of this machine's products of a number of rows with weights larger than its cache.
 
     Few rows run below both roofs where a library has no kernel made for them (most on a CPU). Measured with
-    F.linear at 1, 2, 4, ..., 1024 rows, interpolated on logarithms, flat beyond; kept for the process.
+    the decoder's own product at 1, 2, 4, ..., 1024 rows, interpolated on logarithms, flat beyond; kept for the process.
     """
     key = (str(device), torch.get_num_threads(), dtype, inner)
     if key not in _row_curves:
@@ -360,7 +361,7 @@ def _row_rates(device: torch.device, dtype: torch.dtype, inner: int) -> list[flo
     rates: list[float] = []
     for rows in ROWS:
         x = torch.randn(rows, inner, device=device).to(dtype)
-        call, count = _in_turn(lambda w, x=x: F.linear(x, w), weights, device)
+        call, count = _in_turn(lambda w, x=x: multiply(x, w), weights, device)
         took_s = time_call(call, device, ROWS_S, least=3).median_s
         rates.append(2 * rows * inner * outer * max(1, count) / took_s)
         if took_s > NEXT_SIZE_S:

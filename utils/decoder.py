@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from utils.models import RopeScaling, Shape
+from utils.products import Linear
 
 
 class KVCache:
@@ -92,8 +93,8 @@ class Attention(nn.Module):
     def __init__(self, shape: Shape):
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
-        self.qkv = nn.Linear(shape.hidden, (shape.heads + 2 * shape.kv_heads) * shape.head_dim, bias=False)
-        self.out = nn.Linear(shape.heads * shape.head_dim, shape.hidden, bias=False)
+        self.qkv = Linear(shape.hidden, (shape.heads + 2 * shape.kv_heads) * shape.head_dim)
+        self.out = Linear(shape.heads * shape.head_dim, shape.hidden)
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], cache: KVCache, layer: int) -> Tensor:
         B, N, _ = x.shape
@@ -128,9 +129,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, shape: Shape):
         super().__init__()
-        self.gate = nn.Linear(shape.hidden, shape.ffn, bias=False)
-        self.up = nn.Linear(shape.hidden, shape.ffn, bias=False)
-        self.down = nn.Linear(shape.ffn, shape.hidden, bias=False)
+        self.gate = Linear(shape.hidden, shape.ffn)
+        self.up = Linear(shape.hidden, shape.ffn)
+        self.down = Linear(shape.ffn, shape.hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(F.silu(self.gate(x)).mul_(self.up(x)))  # in place: one block of memory less to fetch
@@ -160,7 +161,7 @@ class Decoder(nn.Module):
         self.embed = nn.Embedding(shape.vocab, shape.hidden)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
-        self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
+        self.head = Linear(shape.hidden, shape.vocab)
         if shape.tied:
             self.head.weight = self.embed.weight
         self.requires_grad_(False)

@@ -18,7 +18,7 @@ from matplotlib.axis import Axis
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, FixedFormatter, FixedLocator, NullLocator
 
 # Told apart with any of the three colour-blindnesses, and in grey print: the first four get lighter in order.
 PALETTE = {
@@ -147,6 +147,13 @@ def in_units(value: float, unit: str, digits: int = 3) -> str:
 def unit_ticks(axis: Axis, unit: str = "") -> None:
     """Write the ticks of an x or y axis as 1 ms, 10 ms, 1 s, ... or, without a unit, as 1, 10, 100, 1,000."""
     axis.set_major_formatter(EngFormatter(unit) if unit else lambda value, _: f"{value:,.10g}")
+
+
+def fixed_ticks(axis: Axis, at: Sequence[float], names: Sequence[str]) -> None:
+    """Ticks at these places and no others. (`set_xticks` makes each of them at once, a slider's frame mostly none.)"""
+    axis.set_major_locator(FixedLocator(at))
+    axis.set_major_formatter(FixedFormatter(names))
+    axis.set_minor_locator(NullLocator())
 
 
 def png(fig: Figure, scale: float = 2) -> bytes:
