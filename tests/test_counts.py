@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from utils import products
 from utils.chips import find as chip
 from utils.counts import (
     crossing_batch,
@@ -70,8 +71,10 @@ def counted_flops(decoder, cache, tokens, all_logits):
 # --- FLOPs -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("in_pieces", [False, True])  # the two routes of few rows; deciding is work, too
 @cases
-def test_flops_of_the_linears_equal_torchs_count(shape, batch, new, context, all_logits):
+def test_flops_of_the_linears_equal_torchs_count(monkeypatch, shape, batch, new, context, all_logits, in_pieces):
+    monkeypatch.setattr(products, "_pieces_are_faster", lambda *_: in_pieces)
     modules = named(forward_pass(shape, batch, new, context, all_logits=all_logits))
     seen, _ = counted_flops(*prepared(shape, batch, new, context), all_logits)
     assert {name: modules[name].times * modules[name].flops for name in seen} == seen
