@@ -180,8 +180,9 @@ def test_a_step_copies_neither_weights_nor_cache(kv_heads):
     _, decoder = oracle_and_decoder(shape)
     cache = KVCache(shape, 1, 4000)
     decoder(tokens_of(shape, 1, 3900), cache)
+    decoder(tokens_of(shape, 1, 1), cache)  # the first step in a process also finds the faster route of its products
     with LargestNewTensor() as seen:
         decoder(tokens_of(shape, 1, 1), cache)
-    one_layer_of_keys = 3901 * kv_heads * shape.head_dim * 4
+    one_layer_of_keys = 3902 * kv_heads * shape.head_dim * 4
     smallest_weight = min(p.nbytes for p in decoder.parameters() if p.dim() == 2)
     assert 0 < seen.largest < min(one_layer_of_keys, smallest_weight)
