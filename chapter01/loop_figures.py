@@ -18,7 +18,7 @@ def visible(text: str) -> str:
 def draw_distribution(ax: Axes, tokens: Sequence[str], probs: Sequence[float]) -> None:
     """Bars of the likeliest tokens' probabilities, likeliest on top; the rest of the vocabulary is the last bar."""
     names = [*map(visible, tokens), "all others"]
-    values = [*probs, 1 - sum(probs)]
+    values = [*probs, max(0.0, 1 - sum(probs))]
     roles = [colour("compute")] * len(tokens) + [colour("idle")]
     ax.barh(names, values, color=roles)
     ax.invert_yaxis()
