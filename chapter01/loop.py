@@ -363,6 +363,11 @@ def faster(quick: Timing, slow: Timing, by: float = 1.2) -> bool:
     return ratio(slow, quick) > by
 
 
+def growth(timings: dict[int, Timing]) -> float:
+    """How many times longer a step took at the longest context than at the shortest, round by round."""
+    return ratio(timings[max(timings)], timings[min(timings)])
+
+
 def grows(timings: dict[int, Timing], by: float) -> bool:
     """Whether a step at the longest context took more than `by` times one at the shortest, round by round."""
-    return ratio(timings[max(timings)], timings[min(timings)]) > by
+    return growth(timings) > by
