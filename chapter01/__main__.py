@@ -6,6 +6,7 @@ One function a command, which imports what it needs itself: a command that only 
 from __future__ import annotations  # a Python too old for the course can read this file, and `check` tells it so
 
 import argparse
+import functools
 import json
 import math
 import re
@@ -33,11 +34,13 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a bad value ends with one line on stderr and exit code 2, Ctrl-C with 130."""
     parser = Parser(prog="python -m chapter01", description="Chapter 1, the mechanics of token generation.")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     add_idle(commands)
     add_measure(commands)
     add_check(commands)
     args = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
+    if args.command is None:
+        parser.error(f"give a command, {' or '.join(commands.choices)}; --help says what each does")
     try:
         return args.run(args)
     except ValueError as error:
@@ -58,7 +61,7 @@ def _joined(argv: Sequence[str]) -> list[str]:
     return words
 
 
-def number(least: float, most: float) -> Callable[[str], float]:
+def number(least: float, most: float, example: str) -> Callable[[str], float]:
     """What reads an option's number; beyond the bounds lies no machine, and a screen of digits without a meaning."""
 
     def read(text: str) -> float:
@@ -68,12 +71,20 @@ def number(least: float, most: float) -> Callable[[str], float]:
             value = float(text)
             positive("the value", value)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{_short(text)}: give a number above zero, for instance 70e9") from None
+            told = f"{_short(text)}: give a number above zero, for instance {example}"
+            raise argparse.ArgumentTypeError(told) from None
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{_short(text)}: give a number from {least:g} to {most:g}")
         return value
 
     return read
+
+
+def parameters(text: str) -> float:
+    """A number of parameters, from "70e9" or, as models are named, "70B"."""
+    named = re.fullmatch(r"([0-9.]+)([bm])", text, re.IGNORECASE)
+    plain = text if named is None else named[1] + {"b": "e9", "m": "e6"}[named[2].lower()]
+    return number(1, 1e15, "70e9")(plain)
 
 
 def count(most: int) -> Callable[[str], int]:
@@ -134,13 +145,15 @@ def add_idle(commands: argparse._SubParsersAction) -> None:
     )
     add = parser.add_argument
     add("--chip", metavar="NAME", help='from the catalogue, for instance "H100 SXM"')
-    add("--bandwidth", type=number(1e6, 1e18), metavar="BYTES_PER_S", help="in place of the catalogue's, with --peak")
-    add("--peak", type=number(1e6, 1e18), metavar="FLOP_PER_S", help="in place of the catalogue's, with --bandwidth")
+    per_s = functools.partial(number, 1e6, 1e18)
+    add("--bandwidth", type=per_s("3.35e12"), metavar="BYTES_PER_S", help="in place of the catalogue's, with --peak")
+    add("--peak", type=per_s("989e12"), metavar="FLOP_PER_S", help="in place of the catalogue's, with --bandwidth")
     add("--dtype", choices=DTYPES, help="what the arithmetic runs in (bf16, else fp16, else fp32)")
-    add("--params", type=number(1, 1e15), metavar="P", help="number of parameters, for instance 70e9 (the model's)")
+    add("--params", type=parameters, metavar="P", help="number of parameters, for instance 70e9 or 70B (the model's)")
     add("--model", metavar="NAME", help='from the catalogue, for instance "Llama-3.1-70B"')
-    add("--weight-bytes", type=number(0.01, 64), default=2.0, metavar="W", help="bytes a weight (2); 0.5 for four bits")
-    add("--kv-bytes", type=number(0.01, 64), default=2.0, metavar="K", help="bytes a number in the KV cache (2)")
+    width = number(0.01, 64, "2")
+    add("--weight-bytes", type=width, default=2.0, metavar="W", help="bytes a weight (2); 0.5 for four bits")
+    add("--kv-bytes", type=width, default=2.0, metavar="K", help="bytes a number in the KV cache (2)")
     add("--batch", type=count(10**6), default=1, metavar="B", help="users at once (1)")
     add("--context", type=count(10**7), default=1, metavar="T", help="tokens of each user's text, the newest too (1)")
     add("--chips", type=count(10**6), default=1, metavar="N", help="chips that share the work without loss (1)")

@@ -397,8 +397,10 @@ def foretold_in_proportion(points: Sequence[Point], factor: float) -> bool:
     """Whether three passes of four took what was foretold within a factor, all slowed alike by a busy machine.
 
     The measured times span far more than that factor, so that a wrong idea of what a pass costs shows. Of each pass the
-    quickest run counts, the one that was disturbed least.
+    quickest run counts, the one that was disturbed least. Fewer than four passes show nothing.
     """
+    if len(points) < 4:
+        return False
     longer = [min(p.timing.samples_s) / p.predicted_s for p in points]
     slowed = statistics.median(longer)
     return sum(1 / factor < x / slowed < factor for x in longer) >= 0.75 * len(longer)

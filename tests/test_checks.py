@@ -92,6 +92,16 @@ def test_nonsense_is_answered_and_nothing_is_raised(capsys, nonsense):
     assert not said(capsys, nonsense, "bandwidth").startswith("Right")
 
 
+def test_a_comparison_and_a_comma_for_decimals_are_told_as_such(capsys):
+    assert "a comparison" in said(capsys, 2 > 1, 23.93)
+    assert "12.7, not 12,7" in said(capsys, (12, 74), 12.74)
+
+
+def test_the_answer_is_echoed_with_all_its_digits(capsys):
+    assert "6,950.5 tok/s" in said(capsys, 6950.5, 6900, "tok/s", tolerance=0)
+    assert "1,000,000 tok/s" in said(capsys, 1e6, 6900, "tok/s")
+
+
 def test_a_word(capsys):
     hints = {"compute": "One row does not fill a tile."}
     assert said(capsys, " Bandwidth", "bandwidth", hints=hints) == "Right: bandwidth."

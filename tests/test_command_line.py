@@ -205,7 +205,10 @@ def test_a_chip_without_bf16_runs_what_it_has(capsys):
         (["--chip", "T4", "--dtype", "bf16"], "no verified bf16 rate for T4"),
         (["--dtype", "fp7"], "fp8"),
         (["--model", "Llama-3.1-7B"], "nearest: Llama-3.1-"),
-        (["--params", "70B"], "'70B': give a number above zero, for instance 70e9"),
+        (["--params", "70GB"], "'70GB': give a number above zero, for instance 70e9"),
+        (["--params", "7.0.1B"], "'7.0.1e9': give a number above zero"),
+        (["--params", "2000000B"], "give a number from 1 to 1e+15"),
+        (["--weight-bytes", "two"], "'two': give a number above zero, for instance 2"),
         (["--params", "0.5"], "'0.5': give a number from 1 to 1e+15"),
         (["--params", "1e308", "--batch", "10"], "'1e308': give a number from 1 to 1e+15"),
         (["--weight-bytes", "65"], "from 0.01 to 64"),
@@ -235,6 +238,12 @@ def test_bad_values_get_one_line(capsys, change, says):
     assert says in refused(capsys, *CHAPTER, *change)
 
 
+@pytest.mark.parametrize("words", ["70B", "70b", "70000M", "70e9"])
+def test_parameters_may_be_written_as_models_are_named(capsys, words):
+    assert main([*CHAPTER, "--params", words]) == 0
+    assert "70,000,000,000 parameters" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "-7e9", "nan", "-inf", "inf", "x", "", "1,5"])
 @pytest.mark.parametrize(
     "option", ["params", "weight-bytes", "kv-bytes", "batch", "context", "chips", "bandwidth", "peak", "price"]
@@ -247,7 +256,7 @@ def test_values_that_are_no_positive_number(capsys, option, value):
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        ([], "COMMAND"),
+        ([], "give a command, idle or measure or check"),
         (["idel"], "idle"),
         (["idle"], "give --chip NAME"),
         (["idle", "--params", "7e9"], "give --chip NAME"),

@@ -218,6 +218,14 @@ def test_a_slider_is_evenly_spaced_over_its_values_and_says_what_they_are():
         slider("Context", [512, 2048], start=1000)
 
 
+def test_a_name_too_long_for_its_place_loses_no_letters_at_its_end_before_its_spaces():
+    control = choice("chip", ["H200", "A100 80 GB SXM"], start="H200")
+    assert [text[1:].rstrip("\N{FIGURE SPACE}") for text, _ in control.options] == ["H200", "A100 80 GB SXM"]
+    assert len({len(text) for text, _ in control.options}) == 1 and control.value == "H200"
+    with pytest.raises(Exception, match="not found"):
+        choice("chip", ["H200"], start="H2000")
+
+
 def test_descriptions_get_the_room_that_they_need():
     widget = make(price=slider("Price of an hour, in dollars", [4, 8]), compute=lambda rows, price: rows)
     for control in widget.children[0].children:

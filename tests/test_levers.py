@@ -1,5 +1,6 @@
 """The levers' experiments, speculation beside greedy decoding above all; the verdicts of notebook 04, turned."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -447,14 +448,26 @@ def test_the_gain_stays_inside_its_axes_however_cheap_rows_are(rows_cost):
     levers_figures.draw_gain(ax, by_rows, [(0.98, 15)])
     plots.png(ax.figure, 1)  # lays it out
     assert all(max(line.get_ydata()) < ax.get_ylim()[1] for line in ax.lines)
-    gain, right = (next(t for t in ax.texts if end in t.get_text()).get_window_extent() for end in (" x", "right"))
-    assert not gain.overlaps(right) and gain.y1 <= ax.figure.bbox.y1
+    box = ax.texts[0].get_window_extent()
+    assert box.x1 <= ax.figure.bbox.x1 and box.y1 <= ax.figure.bbox.y1
+
+
+@pytest.mark.parametrize("rows_cost", [0.0, 0.05, 0.9])
+def test_each_line_of_the_gain_has_its_words_at_its_end_and_none_covers_another(rows_cost):
+    by_rows = {n: Timing([1e-3 * (1 + rows_cost * (n - 1))]) for n in (1, 2, 4, 8, 16)}
+    _, ax = plots.figure("x")
+    levers_figures.draw_gain(ax, by_rows, [(0.3, 2), (0.8, 4), (0.95, 15)])
+    plots.png(ax.figure, 1)  # lays it out
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert len(boxes) == 3 and not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    end = ax.transData.transform((15, 0))[0]
+    assert all(box.x0 > end for box in boxes)
 
 
 def test_the_gain_is_marked_where_it_is_asked_for():
     _, ax = plots.figure("x")
     levers_figures.draw_gain(ax, BY_ROWS, [(0.5, 1)])
-    assert f"{1.5 / 1.1:.2f} x" in texts(ax)
+    assert f"50% right:\n{1.5 / 1.1:.2f} x at k = 1" in texts(ax)
 
 
 @pytest.mark.parametrize("step_s", [0.003, 0.03])

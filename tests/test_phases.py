@@ -329,6 +329,13 @@ def test_a_wrong_idea_of_the_cost_turns_the_verdict(wrong):
     assert not phases.foretold_in_proportion(points_of(wrong), 1.6)
 
 
+def test_a_handful_of_passes_shows_no_proportion():
+    points = points_of(lambda *at: speeds.foretell(SHAPE, made_up(), *at))
+    assert phases.foretold_in_proportion(points[:4], 1.6)
+    assert not phases.foretold_in_proportion(points[:3], 1.6)
+    assert not phases.foretold_in_proportion([], 1.6)
+
+
 def test_c8_a_batch_that_lifts_attention_turns_the_verdict():
     good = {"attention 1": timing(7e-3), "attention N": timing(70e-3)}
     good |= {"products 1": timing(26e-3), "products N": timing(80e-3)}

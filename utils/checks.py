@@ -102,14 +102,18 @@ def _number(answer: Any) -> float | str:
     """The answer as a finite number, or a sentence that says why it is none."""
     if isinstance(answer, str):
         return "Write a number without quotes; arithmetic such as 140 / 3.35 is fine."
+    if isinstance(answer, bool):
+        return "One number is asked for, not True or False: look for a comparison."
+    if isinstance(answer, tuple):
+        return "One number is asked for, with a point for decimals: 12.7, not 12,7."
     try:
-        value = math.nan if isinstance(answer, bool) else float(answer)
+        value = float(answer)
     except OverflowError:
         value = math.inf
     except Exception:  # the answer is anything a reader may type; a traceback would teach nothing
         return f"One number is asked for, not a value of type {type(answer).__name__}."
     if not math.isfinite(value):
-        return "A finite number is asked for: look for a division by zero, or a comparison."
+        return "A finite number is asked for: look for a division by zero."
     return value
 
 
@@ -135,4 +139,7 @@ def _distance(value: float, expected: float) -> str:
 
 
 def _digits(value: float) -> str:
-    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e15 and value == round(value) else f"{value:.4g}"
+    """Four digits, and every digit of a thousand and more: a rounded echo would look like another answer."""
+    if 1e3 <= abs(value) < 1e15 and value == round(value):
+        return f"{value:,.0f}"
+    return f"{value:,.10g}" if 1e3 <= abs(value) < 1e9 else f"{value:.4g}"

@@ -41,7 +41,11 @@ def choice(description: str, names: Sequence[str], start: str | None = None) -> 
 
     A drop-down list does not hear the keyboard in JupyterLab: its arrow keys move on to the next cell.
     """
-    return slider(description, names, start, readout="{}")
+    width = max(map(len, names))  # what is too wide for the readout loses spaces at its end, not letters
+    control = slider(description, names, start, readout="{}")
+    control.options = [("\N{FIGURE SPACE}" + name.ljust(width, "\N{FIGURE SPACE}"), name) for name in names]
+    control.value = names[0] if start is None else start
+    return control
 
 
 def explorer(
