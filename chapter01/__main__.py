@@ -82,7 +82,7 @@ def number(least: float, most: float, example: str) -> Callable[[str], float]:
 
 def parameters(text: str) -> float:
     """A number of parameters, from "70e9" or, as models are named, "70B"."""
-    named = re.fullmatch(r"([0-9.]+)([bm])", text, re.IGNORECASE)
+    named = re.fullmatch(r"(\d+(?:\.\d+)?)([bm])", text, re.IGNORECASE)
     plain = text if named is None else named[1] + {"b": "e9", "m": "e6"}[named[2].lower()]
     return number(1, 1e15, "70e9")(plain)
 

@@ -206,7 +206,7 @@ def test_a_chip_without_bf16_runs_what_it_has(capsys):
         (["--dtype", "fp7"], "fp8"),
         (["--model", "Llama-3.1-7B"], "nearest: Llama-3.1-"),
         (["--params", "70GB"], "'70GB': give a number above zero, for instance 70e9"),
-        (["--params", "7.0.1B"], "'7.0.1e9': give a number above zero"),
+        (["--params", "7.0.1B"], "'7.0.1B': give a number above zero"),
         (["--params", "2000000B"], "give a number from 1 to 1e+15"),
         (["--weight-bytes", "two"], "'two': give a number above zero, for instance 2"),
         (["--params", "0.5"], "'0.5': give a number from 1 to 1e+15"),

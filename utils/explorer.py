@@ -30,10 +30,7 @@ def slider(description: str, values: Sequence, start: Any = None, readout: str =
     """
     texts = [readout.format(value) for value in values]
     width = 1 + max(map(len, texts))  # padded with spaces as wide as a digit, the text never moves the slider
-    options = [(text.rjust(width, "\N{FIGURE SPACE}"), value) for text, value in zip(texts, values, strict=True)]
-    return ipywidgets.SelectionSlider(
-        description=description, options=options, value=values[0] if start is None else start
-    )
+    return _selection(description, [text.rjust(width, "\N{FIGURE SPACE}") for text in texts], values, start)
 
 
 def choice(description: str, names: Sequence[str], start: str | None = None) -> ipywidgets.Widget:
@@ -42,10 +39,16 @@ def choice(description: str, names: Sequence[str], start: str | None = None) -> 
     A drop-down list does not hear the keyboard in JupyterLab: its arrow keys move on to the next cell.
     """
     width = max(map(len, names))  # what is too wide for the readout loses spaces at its end, not letters
-    control = slider(description, names, start, readout="{}")
-    control.options = [("\N{FIGURE SPACE}" + name.ljust(width, "\N{FIGURE SPACE}"), name) for name in names]
-    control.value = names[0] if start is None else start
-    return control
+    return _selection(
+        description, ["\N{FIGURE SPACE}" + name.ljust(width, "\N{FIGURE SPACE}") for name in names], names, start
+    )
+
+
+def _selection(description: str, texts: Sequence[str], values: Sequence, start: Any) -> ipywidgets.Widget:
+    options = [*zip(texts, values, strict=True)]
+    return ipywidgets.SelectionSlider(
+        description=description, options=options, value=values[0] if start is None else start
+    )
 
 
 def explorer(
