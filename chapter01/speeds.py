@@ -117,19 +117,9 @@ def time_rest(shape: Shape, device: torch.device, dtype: torch.dtype, budget_s: 
 
     One token through it is overhead. What many tokens take more than one, less their attention, is elementwise work, in
     the bytes that `counts` allows it. The weights of a real pass sweep the caches, and launches and norms after that
-    take about twice as long: so a block of memory is read in place of each product, and the time of reading the same
-    blocks alone is taken off again.
+    take about twice as long: so the model is a swept one, and the time of its reads alone is taken off again.
     """
-    turn = cycle(torch.randn(64, SWEPT_BYTES // 4))
-
-    def read() -> None:
-        next(turn).sum()
-
-    def reads() -> None:
-        for _ in range(4 * shape.layers + 1):
-            read()
-
-    model = hollow(shape, device, dtype, read)
+    model, reads = swept(shape, device, dtype)
     calls = {"reads": reads, "one": ready(model, 1, 1, 0), "many": ready(model, 1, REST_ROWS, 0)}
     calls["attention"] = attention_alone(shape, device, dtype, 1, REST_ROWS, 0)
     timings = interleave(calls, device, budget_s, least=3)
@@ -141,6 +131,23 @@ def time_rest(shape: Shape, device: torch.device, dtype: torch.dtype, budget_s: 
     return max(0.0, overhead_s), moved / max(rest_s, 1e-6)
 
 
+def swept(shape: Shape, device: torch.device, dtype: torch.dtype) -> tuple[Decoder, Callable[[], None]]:
+    """A hollow model that reads a block of memory in place of each product; and the reads of one pass, alone."""
+    turn = cycle(torch.randn(64, SWEPT_BYTES // 4))
+
+    def read() -> None:
+        next(turn).sum()
+
+    model = hollow(shape, device, dtype, read)
+    products = sum(isinstance(part, _Given) for part in model.modules())
+
+    def reads() -> None:
+        for _ in range(products):
+            read()
+
+    return model, reads
+
+
 def time_launches(shape: Shape, device: torch.device, dtype: torch.dtype) -> float:
     """Seconds that the launches of a pass take, whatever its size: one token through a hollow model of that depth.
 
@@ -150,7 +157,7 @@ def time_launches(shape: Shape, device: torch.device, dtype: torch.dtype) -> flo
 
 
 REST_ROWS = 256
-SWEPT_BYTES = 4 << 20  # read before each product: about what one weight matrix of the embedded model takes
+SWEPT_BYTES = 4 << 20  # read in place of each product: about what one weight matrix of the embedded model takes
 PRODUCT_ROWS = (1, 2, 4, 8, 16, 64, 256, 1024)
 HEAD_ROWS = 64  # the head works on one row of each sequence: more than this is not asked for
 

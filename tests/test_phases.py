@@ -9,6 +9,7 @@ import pytest
 import torch
 from claims import assert_shown
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 from chapter01 import phases, phases_figures, speeds
 from utils import plots
@@ -155,6 +156,17 @@ def test_a_hollow_model_has_all_but_the_products():
     called = []
     speeds.ready(speeds.hollow(TINY, CPU, torch.float32, lambda: called.append(1)), 1, 1, 0)()
     assert len(called) == 5 * 3 + 1  # in place of each product
+
+
+def test_the_reads_taken_off_are_those_of_the_pass():
+    def reads_of(call):
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
+            call()
+        block = [speeds.SWEPT_BYTES // 4]
+        return sum(event.name == "aten::sum" and block in event.input_shapes for event in seen.events())
+
+    swept, reads = speeds.swept(TINY, CPU, torch.float32)
+    assert reads_of(speeds.ready(swept, 1, 1, 0)) == reads_of(reads) == 5 * 3 + 1
 
 
 def test_specification_is_that_of_the_dtype():
