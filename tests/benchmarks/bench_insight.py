@@ -55,7 +55,7 @@ def left_behind(times: int = 4) -> list[float]:
     after = []
     for _ in range(times):
         phases.sweep(model)
-        loop.time_step_at(model, [16, 1024])
+        loop.time_step_at(model, [16, 1024], batch=1)
         gc.collect()
         after.append(memory_mb("VmRSS"))
     return after
