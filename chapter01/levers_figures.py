@@ -233,9 +233,9 @@ def draw_stalls(ax: Axes, stalls: Stalls, step_s: float, prefill_s: float) -> No
 @style()
 def draw_together(axes: Sequence[Axes], panels: Mapping[str, Sequence[Lever]]) -> None:
     """For each machine a bar for each lever: the share of the arithmetic at work, on a logarithmic axis to 100 %."""
+    shares = [s for levers in panels.values() for lever in levers for s in (lever.predicted, lever.measured) if s]
+    left = 10 ** np.floor(np.log10(100 * min(shares)) - 0.15)  # of all panels: bars are compared from one to the next
     for ax, (title, levers) in zip(axes, panels.items(), strict=True):
-        shares = [share for lever in levers for share in (lever.predicted, lever.measured) if share]
-        left = 10 ** np.floor(np.log10(100 * min(shares)) - 0.15)
         for row, lever in enumerate(levers):
             best = lever.predicted if lever.measured is None else lever.measured
             ax.barh(row, 100 - left, left=left, color=colour("idle", 0.7), height=0.62, zorder=1)

@@ -439,6 +439,7 @@ def test_the_levers_are_drawn_as_shares_at_work():
     assert "98 % idle" in texts(axes[1]) and "60 % idle" in texts(axes[1])
     dots = [line.get_xdata()[0] for line in axes[1].lines if line.get_marker() == "o"]
     assert dots == pytest.approx([1.8, 40])
+    assert axes[0].get_xlim() == axes[1].get_xlim()  # or bars of one length would mean two things
 
 
 @pytest.mark.parametrize("rows_cost", [0.0, 0.05, 0.9])
