@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from chapter01 import idle
 from chapter01.loop import batch_of, device_of, new_cache, next_logits, timed_generate
-from chapter01.phases import Grid, Point
+from chapter01.phases import Grid, Point, in_dtype
 from chapter01.speeds import Speeds, foretell, ready
 from utils.ceilings import Ceilings
 from utils.chips import CHIPS, Chip
@@ -49,13 +49,6 @@ def serve(
     timings = interleave(calls, device_of(model), budget_s, least=3)
     points = [Point(int(n), 1, context, foretold_s[int(n)], timing) for n, timing in timings.items()]
     return Grid(tuple(points), tuple((n, 1, context, s) for n, s in foretold_s.items() if s > limit_s))
-
-
-def time_crowds(model: Decoder, few: int, many: int, context: int, budget_s: float = 1.0) -> tuple[Timing, Timing]:
-    """One step for few users and one for many, timed in turns."""
-    calls = {name: ready(model, n, 1, context) for name, n in (("few", few), ("many", many))}
-    timings = interleave(calls, device_of(model), budget_s)
-    return timings["few"], timings["many"]
 
 
 def used(shape: Shape, users: int, context: int, seconds: float, flop_per_s: float) -> float:
@@ -274,9 +267,11 @@ def race(
     model: Decoder, timings: Mapping[int, Timing], prompt: Sequence[int], count: int, k: int, rounds: int = 2
 ) -> Race:
     """Write a text both ways, in turns, after foretelling the gain from the greedy text and the times of passes."""
-    text, _ = greedy(model, prompt, count)
+    text, seconds = greedy(model, prompt, count)
     foretold = foretell_gain(timings, foretell_passes(prompt, text, k))
-    pairs = [(greedy(model, prompt, count)[1], speculate(model, prompt, count, k)) for _ in range(rounds)]
+    pairs = [(seconds, speculate(model, prompt, count, k))]
+    for _ in range(rounds - 1):
+        pairs.append((greedy(model, prompt, count)[1], speculate(model, prompt, count, k)))
     steps, quick = Timing(tuple(s for s, _ in pairs)), Timing(tuple(w.seconds for _, w in pairs))
     return Race(text, pairs[-1][1], steps, quick, foretold)
 
@@ -343,25 +338,23 @@ def has_byte_kernel(device: torch.device) -> bool:
 
 def in_one_byte(model: Decoder, product: Callable[[nn.Linear], nn.Module] = OneByte) -> Decoder:
     """A copy of the model whose matrix products keep their weights in one byte; norms and embedding stay."""
-    small = copy.deepcopy(model)
-    for part in list(small.modules()):
-        for name, child in list(part.named_children()):
-            if isinstance(child, nn.Linear):
-                setattr(part, name, product(child))
-    return small
+    small = {id(part): product(part) for part in model.modules() if isinstance(part, nn.Linear)}
+    return copy.deepcopy(model, small)  # copied already, says the second argument: no weight is copied in vain
 
 
 FOUR, TWO, ONE = "4 bytes", "2 bytes", "1 byte"
 
 
 def widths(model: Decoder, ceilings: Ceilings) -> dict[str, Decoder]:
-    """The model with weights of four bytes, of two (the faster of the two kinds here), and of one."""
+    """The model with weights of four bytes, of two (the faster of the two kinds here), and of one.
+
+    The one in the model's own dtype is the model itself, not a copy.
+    """
     halves = [name for name in ("bfloat16", "float16") if name in ceilings.one_row_bytes_per_s]
-    half = getattr(torch, max(halves, key=ceilings.one_row_bytes_per_s.get))
-    wide = copy.deepcopy(model).float()
-    device = device_of(model)
-    one = in_one_byte(wide, with_byte_kernel) if has_byte_kernel(device) else in_one_byte(copy.deepcopy(model).to(half))
-    return {FOUR: wide, TWO: copy.deepcopy(model).to(half), ONE: one}
+    half = in_dtype(model, getattr(torch, max(halves, key=ceilings.one_row_bytes_per_s.get)))
+    wide = in_dtype(model, torch.float32)
+    one = in_one_byte(wide, with_byte_kernel) if has_byte_kernel(device_of(model)) else in_one_byte(half)
+    return {FOUR: wide, TWO: half, ONE: one}
 
 
 def time_widths(models: Mapping[str, Decoder], context: int = 64, budget_s: float = 1.5) -> dict[str, Timing]:

@@ -282,9 +282,13 @@ def until_bytes_bind(model: Decoder, read_bytes_per_s: float, times: float = 2.0
 
 def at_hand(real: Decoder, ceilings: Ceilings) -> Decoder:
     """The model that the notebook times: the real one in the dtype that decodes fastest, or one on which bytes bind."""
-    dtype = getattr(torch, ceilings.best_dtype)
-    model = real if real.embed.weight.dtype == dtype else copy.deepcopy(real).to(dtype)
+    model = in_dtype(real, getattr(torch, ceilings.best_dtype))
     return until_bytes_bind(model, ceilings.read_bytes_per_s)
+
+
+def in_dtype(model: Decoder, dtype: torch.dtype) -> Decoder:
+    """The model itself if it has that dtype, or a copy that has."""
+    return model if model.embed.weight.dtype == dtype else copy.deepcopy(model).to(dtype)
 
 
 def shrunk(shape: Shape) -> Shape:

@@ -94,6 +94,15 @@ def test_loading_takes_at_most_two_and_a_half_times_the_weights_in_memory():
     assert size < peak < 2.5 * size
 
 
+def test_loading_does_not_wait_for_the_compiler_of_torch():
+    script = (
+        "import sys, chapter01; from utils import weights\n"
+        "weights.load_embedded(); print('torch._dynamo' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["False"]
+
+
 def test_the_embedded_model_is_found_by_its_name_and_another_name_is_told_how_to_be_written(embedded):
     decoder, tokenizer = load("SmolLM2-135M-Instruct")
     assert decoder.shape == embedded[0].shape and tokenizer.encode("one") == embedded[1].encode("one")

@@ -158,7 +158,8 @@ class Decoder(nn.Module):
     def __init__(self, shape: Shape):
         super().__init__()
         self.shape = shape
-        self.embed = nn.Embedding(shape.vocab, shape.hidden)
+        # Its default, a normal distribution, would import torch's compiler on the meta device: that takes seconds.
+        self.embed = nn.Embedding.from_pretrained(torch.empty(shape.vocab, shape.hidden).uniform_(-1, 1))
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
         self.head = Linear(shape.hidden, shape.vocab)
