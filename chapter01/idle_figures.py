@@ -41,11 +41,10 @@ def draw_chip(ax: Axes, used: float, memory: float, name: str, head: float = 5.8
     ax.set(xlim=(-5.2, COLUMNS + 5.2), ylim=(-foot, ROWS + head), aspect="equal", anchor="N")
     edge = {"facecolor": "white", "edgecolor": PALETTE["muted"], "linewidth": 1.2, "zorder": 1}
     ax.add_patch(FancyBboxPatch((-0.6, -0.6), COLUMNS + 1.1, ROWS + 1.1, boxstyle="round,pad=0.35", **edge))
-    banks = [(left, row) for left in (-4.9, COLUMNS + 1.9) for row in range(ROWS)]
-    _fill(ax, DARK + [_box(left, row, 2.9, 0.82) for left, row in banks], "idle")
-    _fill(ax, _lit(used), "compute")
-    filled = [_box(left, row, 2.9, 0.82 * min(1.0, max(0.0, memory * ROWS - row))) for left, row in banks]
-    _fill(ax, filled, "bandwidth")
+    _fill(ax, DARK, "idle")
+    _fill(ax, _path(_lit(used)), "compute")
+    filled = [_box(left, row, 2.9, 0.82 * min(1.0, max(0.0, memory * ROWS - row))) for left, row in BANKS]
+    _fill(ax, _path(filled), "bandwidth")
     corner, other, below = (-4.9, ROWS + 0.9), (COLUMNS + 4.8, ROWS + 0.9), (-4.9, -0.9)
     _words(ax, name, corner, "muted", (0, 32), fontweight="bold")
     _words(ax, f"{percent(1 - used)} idle", corner, "text", (0, 5), fontsize=21, fontweight="bold")
@@ -64,23 +63,28 @@ def _box(left: float, bottom: float, width: float, height: float) -> list[tuple[
     return [(left, bottom), (left + width, bottom), (left + width, bottom + height), (left, bottom + height)]
 
 
-DARK = [_box(i % COLUMNS, i // COLUMNS, 0.82, 0.82) for i in range(CELLS)]
+def _path(boxes: Sequence) -> Path:
+    """Boxes as one path: a path for each of a thousand would take a slider's time."""
+    corners = np.reshape([(*box, box[0]) for box in boxes], (-1, 2))
+    return Path(corners, [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(boxes))
+
+
+def _fill(ax: Axes, path: Path, role: str) -> None:
+    ax.add_artist(PathPatch(path, facecolor=colour(role), edgecolor="none", zorder=2))
+
+
+BOXES = [_box(i % COLUMNS, i // COLUMNS, 0.82, 0.82) for i in range(CELLS)]
+BANKS = [(left, row) for left in (-4.9, COLUMNS + 1.9) for row in range(ROWS)]
+DARK = _path(BOXES + [_box(left, row, 2.9, 0.82) for left, row in BANKS])
 
 
 def _lit(used: float) -> list:
     """The cells that are lit, the last of them only as wide as its share."""
     whole, part = divmod(used * CELLS, 1)
-    bright = DARK[: int(whole)]
+    bright = BOXES[: int(whole)]
     if part and whole < CELLS:
         bright.append(_box(whole % COLUMNS, whole // COLUMNS, 0.82 * part, 0.82))
     return bright
-
-
-def _fill(ax: Axes, boxes: Sequence, role: str) -> None:
-    """Boxes in one colour as one path: a path for each of a thousand would take a slider's time."""
-    corners = np.reshape([(*box, box[0]) for box in boxes], (-1, 2))
-    codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY] * len(boxes)
-    ax.add_artist(PathPatch(Path(corners, codes), facecolor=colour(role), edgecolor="none", zorder=2))
 
 
 @style()
