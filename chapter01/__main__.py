@@ -348,8 +348,12 @@ def add_measure(commands: argparse._SubParsersAction) -> None:
 
 def measure(args: argparse.Namespace) -> int:
     """Run the measurements."""
-    from chapter01 import measure as command
+    try:
+        from chapter01 import measure as command
+    except ModuleNotFoundError as error:
+        from chapter01.check import set_up
 
+        raise ValueError(f"{error.name} is not installed: {set_up('measure')}") from None
     return command.run(args)
 
 

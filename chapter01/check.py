@@ -74,14 +74,14 @@ def packages() -> Found:
     """What the notebooks import besides torch and the widgets: found, not imported."""
     names = ("numpy", "matplotlib", "tokenizers", "gguf", "safetensors", "tqdm", "IPython", "nbformat")
     missing = [name for name in names if util.find_spec(name) is None]
-    return (f"not installed: {', '.join(missing)}", _set_up()) if missing else (f"{len(names)} found", "")
+    return (f"not installed: {', '.join(missing)}", set_up()) if missing else (f"{len(names)} found", "")
 
 
 def torch_and_device() -> Found:
     """torch's version, and the device that the notebooks will take."""
     torch = _torch()
     if isinstance(torch, str):
-        return torch, _set_up()
+        return torch, set_up()
     from utils import device
 
     found = f"torch {torch.__version__}, {device.name(device.pick())} ({device.pick().type})"
@@ -162,7 +162,7 @@ def widgets() -> Found:
     versions = {name: _version(name) for name in ("jupyterlab", "ipywidgets")}
     found = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
     if not any(versions.values()):
-        return found, _set_up()
+        return found, set_up()
     if versions["ipywidgets"] is None:
         return found, f"without it no slider shows: {GET_WIDGETS}"
     if versions["ipywidgets"] == "8.1.9":
@@ -202,12 +202,13 @@ def _torch():
     return torch
 
 
-def _set_up() -> str:
+def set_up(command: str = "check") -> str:
     """How to get what is missing, or which Python has it already."""
     own = ROOT / ".venv"
     if own.is_dir() and Path(sys.prefix).resolve() != own.resolve():
         return (
-            r"the course is set up in .venv: run .venv/bin/python (on Windows .venv\Scripts\python) -m chapter01 check"
+            "the course is set up in .venv: run .venv/bin/python (on Windows .venv\\Scripts\\python) "
+            f"-m chapter01 {command}"
         )
     return SET_UP
 

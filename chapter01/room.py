@@ -110,7 +110,10 @@ def read_folder(folder: Path | str) -> tuple[list[Run], dict[str, str]]:
 
 
 def _files(folder: Path | str) -> list[Path]:
-    return sorted(Path(folder).expanduser().glob("*.json"))
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {str(folder)!r}, seen from the folder {Path.cwd().name!r}")
+    return sorted(folder.glob("*.json"))
 
 
 def _content(run: Run) -> tuple:

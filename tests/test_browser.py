@@ -58,7 +58,8 @@ WATCH = """slider => {
     const pictures = [...output.querySelectorAll('img')].filter(image => image.offsetWidth > 200);
     const source = pictures.map(image => image.src).join();
     if (!sources.includes(source)) sources.push(source);
-    const frame = {at: performance.now(), count: pictures.length, height: output.offsetHeight,
+    const words = pictures.map(image => image.title).join();
+    const frame = {at: performance.now(), count: pictures.length, height: output.offsetHeight, words,
       loaded: pictures.every(image => image.complete && image.naturalWidth > 200), source: sources.indexOf(source)};
     if (frame.source !== record.frames.at(-1)?.source) record.changed = frame.at;
     record.frames.push(frame);
@@ -223,6 +224,7 @@ def move(page, slider, singly: int = 6, held: int = 12) -> tuple[list[float], fl
     frames = record["frames"]
     assert len({frame["source"] for frame in frames}) > 1, f"{name}: the picture never changed"
     assert {frame["count"] for frame in frames} == {1}, f"{name}: not one picture at all times"
+    assert frames[0]["words"] and {frame["words"] for frame in frames} == {frames[0]["words"]}, f"{name}: a complaint"
     assert all(frame["loaded"] for frame in frames), f"{name}: a frame without its picture"
     assert len({frame["height"] for frame in frames}) == 1, f"{name}: the page moves up and down"
     return delays(frames, record["keys"][:presses]), max(0.0, settled)

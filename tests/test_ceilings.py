@@ -572,6 +572,9 @@ def test_a_brief_measurement_of_this_machine_is_whole(brief):
     parts = []
     found = measure(CPU, parts.append)
     assert measure(CPU, parts.append) is found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ceilings, "stretched", lambda: 2.0)
+        assert measure(CPU) is not found, "other budgets are another measurement"
     assert parts[0] == "size of the working set" and len(parts) == len(set(parts)) == ceilings.PARTS
     assert found.best_dtype in found.flop_per_s
     assert found.read_bytes_per_s >= max(found.one_row_bytes_per_s.values()) > 0

@@ -86,6 +86,13 @@ def test_a_missing_package_is_named(blocked):
     assert f"not installed: {blocked}" in done.stdout
 
 
+def test_measure_without_torch_says_which_python_has_it():
+    code = "import sys; sys.modules['torch'] = None; from chapter01.__main__ import main; main(['measure'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1 and "torch is not installed: " in done.stderr
+
+
 def test_a_torch_that_cannot_be_loaded_is_told_apart_from_none(tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libcuda.so: wrong ELF class')")
@@ -169,7 +176,7 @@ def test_one_thread_says_what_holds_it_back_or_what_to_expect(capsys, monkeypatc
     ],
 )
 def test_a_widget_front_end(capsys, monkeypatch, jupyterlab, ipywidgets, said):
-    monkeypatch.setattr(check, "_set_up", lambda: check.SET_UP)
+    monkeypatch.setattr(check, "set_up", lambda: check.SET_UP)
     monkeypatch.setattr(check, "_version", {"jupyterlab": jupyterlab, "ipywidgets": ipywidgets}.get)
     to_do = screen(capsys)[2]
     assert (said in to_do["widgets"]) if said else to_do == {}

@@ -171,6 +171,9 @@ def test_an_error_in_the_drawing_is_shown_too():
     )
     move(widget, to=1)
     assert repr(widget).startswith("ZeroDivisionError: ")
+    assert widget.picture.tooltip == repr(widget)
+    move(widget, to=2)
+    assert widget.picture.tooltip == repr(widget) == "A dot."
 
 
 def test_an_error_at_the_start_is_the_authors_and_is_raised():

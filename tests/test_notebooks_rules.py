@@ -294,6 +294,14 @@ def sliders_stand_below_a_still_figure(notebook: NotebookNode) -> Iterator[str]:
             still = still or (bool(images(cell)) and not live)
 
 
+def dollars_are_money(notebook: NotebookNode) -> Iterator[str]:
+    """Two bare dollar signs make a formula of the words between them: JupyterLab shows them in italics, unspaced."""
+    for cell in notebook.cells:
+        formulas_and_code = r"\$\$.*?\$\$|`[^`]*`|\\\$"
+        if cell.cell_type == "markdown" and "$" in re.sub(formulas_and_code, "", cell.source, flags=re.DOTALL):
+            yield f"{cell.id} has a bare dollar sign: write \\$"
+
+
 def ends_with_exercises(notebook: NotebookNode) -> Iterator[str]:
     found = exercises(notebook)
     if not 3 <= len(found) <= 5:
@@ -325,6 +333,7 @@ RULES = [
     readers_commit_before_a_measurement,
     figures_have_words_and_stand_alone,
     sliders_stand_below_a_still_figure,
+    dollars_are_money,
     ends_with_exercises,
 ]
 
@@ -511,6 +520,7 @@ SABOTAGE = [
     (figures_have_words_and_stand_alone, on("model-slider", lambda c: c.outputs[0].data.update({"text/plain": "x"}))),
     (sliders_stand_below_a_still_figure, drop("model-figure")),
     (sliders_stand_below_a_still_figure, on("model-slider", lambda cell: cell.outputs[0].data.pop("image/png"))),
+    (dollars_are_money, edit("model-second-end", "**It held again.**", "It costs $4 to $8.\n\n**It held again.**")),
     (ends_with_exercises, drop("model-exercise-2")),
     (ends_with_exercises, lambda notebook: notebook.cells.extend([*exercise(4), *exercise(5), *exercise(6)])),
     (ends_with_exercises, edit("model-exercise-2-text", "(easy, 2 minutes)", "")),

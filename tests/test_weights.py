@@ -94,6 +94,12 @@ def test_loading_takes_at_most_two_and_a_half_times_the_weights_in_memory():
     assert size < peak < 2.5 * size
 
 
+@pytest.mark.parametrize("source", ["", " ", None, 5])
+def test_what_names_no_model_is_refused(source):
+    with pytest.raises(ValueError, match="names no model: give 'SmolLM2-135M-Instruct'"):
+        load(source)
+
+
 def test_loading_does_not_wait_for_the_compiler_of_torch():
     script = (
         "import sys, chapter01; from utils import weights\n"

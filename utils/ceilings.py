@@ -19,7 +19,7 @@ from torch import Tensor
 
 from utils import device as devices
 from utils.products import multiply
-from utils.timing import Timing, interleave, ratio, time_call
+from utils.timing import Timing, interleave, ratio, stretched, time_call
 
 Key = TypeVar("Key")  # a dtype, or its name
 
@@ -84,7 +84,7 @@ class Product(NamedTuple):
         return 2 * self.n**3 / self.timing.median_s
 
 
-_measured: dict[tuple[str, int], Ceilings] = {}
+_measured: dict[tuple, Ceilings] = {}
 _row_curves: dict[tuple, list[float]] = {}
 
 
@@ -97,12 +97,12 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def measure(device: torch.device, told: Callable[[str], object] = lambda part: None) -> Ceilings:
-    """Both ceilings of a device, measured once in a process for each number of threads.
+    """Both ceilings of a device, measured once in a process for each number of threads and each factor of `stretch`.
 
     `told` is called with the name of each part before it is measured, at most PARTS times, for a progress
     bar. Takes under half a minute on two CPU cores. An interrupted measurement keeps nothing.
     """
-    key = (str(device), torch.get_num_threads())
+    key = (str(device), torch.get_num_threads(), stretched())
     if key not in _measured:
         _measured[key] = _freeing(_measure, device, told)
     return _measured[key]

@@ -89,7 +89,7 @@ class Explorer(ipywidgets.VBox):
         self._canvas = _Canvas(*figure(title, size=size, widths=widths))
         self._problem = ""
         # A data URL, not a PNG: the browser has the new picture at once, with no moment in between.
-        self.picture = Picture(format="url", width=width, height=height, tooltip=alt, layout={"max_width": "100%"})
+        self.picture = Picture(format="url", width=width, height=height, layout={"max_width": "100%"})
         self._show()
         letters = max((len(control.description) for control in controls.values()), default=0)
         for control in controls.values():
@@ -111,12 +111,13 @@ class Explorer(ipywidgets.VBox):
             self._canvas.clear()
 
     def _put(self, picture: bytes) -> None:
+        self.picture.tooltip = repr(self)  # what a screen reader reads
         self.picture.value = b"data:image/png;base64," + base64.b64encode(picture)
 
     def _follow(self, _change) -> None:
+        self._problem = ""
         try:
             self._show()
-            self._problem = ""
         except Exception as error:  # whatever it is: a traceback would take the place of the figure
             sentence = str(error) if isinstance(error, ValueError) else ""
             self._problem = sentence or f"{type(error).__name__}: {error}"

@@ -82,6 +82,11 @@ def stretch(factor: float) -> None:
     _stretched["factor"] = float(factor)
 
 
+def stretched() -> float:
+    """The factor that `stretch` set last."""
+    return _stretched["factor"]
+
+
 def time_call(call: Callable[[], object], device: torch.device, budget_s: float = 0.5, least: int = 5) -> Timing:
     """Time one call, as `interleave` does.
 
@@ -106,7 +111,7 @@ def interleave(
     """
     if not budget_s > 0 or least < 1:
         raise ValueError(f"A time budget and a count must be positive, not {budget_s} s and {least} runs.")
-    budget_s *= _stretched["factor"]
+    budget_s *= stretched()
     with turn():
         for call in calls.values():
             _warm_up(call, device, budget_s)

@@ -69,11 +69,14 @@ def load(
     A hub id is like "HuggingFaceTB/SmolLM2-360M", the embedded model's name is `EMBEDDED`.
 
     Raises:
-        ValueError: the checkpoint is pickled, truncated, quantised in another way, or of another architecture.
+        ValueError: the source is empty; the checkpoint is pickled, truncated, quantised in another way, or of another
+            architecture.
         FileNotFoundError: there is no such folder or file, or it lacks a part.
         MemoryError: the weights do not fit into the device's free memory.
         ConnectionError: a hub id, and the hub does not answer; or the embedded model, and it cannot be fetched.
     """
+    if not isinstance(source, str | Path) or not str(source).strip():
+        raise ValueError(f"{source!r} names no model: give {EMBEDDED!r}, a folder with safetensors, or a hub id")
     path = embedded_file() if source == EMBEDDED else Path(source).expanduser()
     if path.suffix == ".gguf":
         return _load_gguf(path, device, dtype)
