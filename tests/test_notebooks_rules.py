@@ -309,6 +309,10 @@ def ends_with_exercises(notebook: NotebookNode) -> Iterator[str]:
     for asked, cell, answer in found:
         if not re.search(r"\((easy|medium|hard), \d+ minutes?\)", asked):
             yield f"the exercise of {cell.id} does not say how hard it is and how long it takes"
+        which = cell.id.rpartition("-")[2]
+        topic = cell.id.partition("-")[0]
+        if cell.source != f'answer_{which} = ...\nexercises.check("{topic}-{which}", answer_{which})':
+            yield f"{cell.id} holds more than a place for the answer and its check: the reader would see it"
         if printed(cell).strip() != UNANSWERED:
             yield f"{cell.id} is not saved unanswered"
         if not re.search(r"<details>\s*<summary>.+?</summary>\n\n.+?</details>", answer, re.DOTALL):
@@ -386,7 +390,7 @@ def figure(alt: str, **more: str) -> NotebookNode:
 def exercise(n: int) -> list[NotebookNode]:
     return [
         prose(f"model-exercise-{n}-text", f"**{n}. A question** (easy, 2 minutes). How many?"),
-        code(f"model-exercise-{n}", f"answer = ...\nchecks.check(answer, {n})", UNANSWERED + "\n"),
+        code(f"model-exercise-{n}", f'answer_{n} = ...\nexercises.check("model-{n}", answer_{n})', UNANSWERED + "\n"),
         prose(f"model-exercise-{n}-answer", "<details><summary>Worked answer</summary>\n\nSo many.\n\n</details>"),
     ]
 
@@ -528,6 +532,7 @@ SABOTAGE = [
     (ends_with_exercises, edit("model-exercise-2-answer", "</summary>\n\n", "</summary>")),
     (ends_with_exercises, drop("model-exercise-3-answer")),
     (ends_with_exercises, prints("model-exercise-1", "Right: 1.\n")),
+    (ends_with_exercises, edit("model-exercise-1", '"model-1"', '"model-2"')),
 ]
 
 

@@ -281,7 +281,7 @@ def _from_hub(name: str) -> Path:
         raise ConnectionError(
             f"{name} could not be fetched from the hub ({type(error).__name__}: {str(error).splitlines()[0]}). "
             "Check the name, the network, and whether the model asks for a licence to be accepted"
-        ) from error
+        ) from None  # its own traceback is 200 lines of a client, and says no more
 
 
 # --- the embedded model ----------------------------------------------------------------------------------------------
