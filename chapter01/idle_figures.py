@@ -243,6 +243,7 @@ def draw_money(
     label(ax, one, (1, high[0]), "bandwidth", offset=(14, 4), fontweight="bold")
     middle = len(batches) // 2
     label(ax, r"\$4 to \$8 an hour", (batches[middle], low[middle]), "bandwidth", offset=(-6, -16))
-    label(ax, r"at \$8, with 2,000" + "\ntokens of context each", (batches[-1], kept[-1]), "prediction", offset=(-6, 8))
+    crowded = "\n".join((r"at \$8, with", "2,000 tokens", "of context each"))  # narrow: right of the ridge's line
+    label(ax, crowded, (batches[-1], kept[-1]), "prediction", offset=(-6, 8))
     label(ax, f"ridge: {ridge:.0f} users", (ridge, 200), "muted", offset=(-6, -6))
     label(ax, "all arithmetic sold", (batches[-1], low[-1]), "compute", offset=(-6, -8), fontweight="bold")

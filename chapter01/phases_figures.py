@@ -100,7 +100,7 @@ def draw_roofline(
             if big:
                 label(ax, phase, (intensity, rate), roles[phase], offset=(0, -14), fontweight="bold")
     label(ax, f"measured: {in_units(flop_per_s, 'FLOP/s')}", (ridge, flop_per_s), "prediction", offset=(-10, 4))
-    slope = ridge / 8  # to the left of the slope nothing can lie
+    slope = ridge / 4  # to the left of the slope nothing can lie
     memory = f"measured: {in_units(read_bytes_per_s, 'B/s')}"
     label(ax, memory, (slope, slope * read_bytes_per_s), "prediction", offset=(-8, 8))
     ax.plot([ridge, ridge], [1, flop_per_s], color=colour("prediction"), linestyle=":", linewidth=1.2, zorder=1)
