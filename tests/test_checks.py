@@ -57,6 +57,14 @@ def test_an_exact_count_allows_nothing_beside_it(capsys):
     hints = {69.65: "Users come in whole numbers."}
     assert said(capsys, 69.6, 70, tolerance=0, hints=hints).endswith("Users come in whole numbers.")
     assert "whole" not in said(capsys, 69, 70, tolerance=0, hints=hints)
+    assert said(capsys, 71, 70, tolerance=0, hints=hints).endswith("left out, or counted twice?")
+
+
+def test_the_nearest_of_the_usual_mistakes_is_told_and_none_if_the_right_answer_is_nearer(capsys):
+    hints = {12.78: "One step fewer.", 12.83: "Two steps fewer."}
+    assert said(capsys, 12.8, 12.738, "s", tolerance=0.001, hints=hints).endswith("One step fewer.")
+    assert said(capsys, 12.82, 12.738, "s", tolerance=0.001, hints=hints).endswith("Two steps fewer.")
+    assert "keep more digits" in said(capsys, 12.754, 12.738, "s", tolerance=0.001, hints=hints)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +90,7 @@ def test_a_wrong_answer_is_told_how_it_is_wrong(capsys, answer, says):
     assert text.startswith("Not yet") and says in text
 
 
-NONSENSE = ["24", math.nan, math.inf, True, [1, 2], np.ones(3), 1j, Awkward(), 10**400, {}]
+NONSENSE = ["24", math.nan, math.inf, True, np.bool_(True), [1, 2], np.ones(3), 1j, Awkward(), 10**400, {}]
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE)

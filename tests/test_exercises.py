@@ -34,6 +34,12 @@ def test_every_exercise_of_the_notebooks_has_an_answer_and_no_other_has():
     assert sorted(re.findall(r'exercises\.check\(\\"([\w-]+)\\"', text)) == sorted(EXERCISES) == sorted(WORKED)
 
 
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_every_notebook_says_how_to_answer(file):
+    assert "## Exercises" in (text := file.read_text(encoding="utf-8"))
+    assert "Put your answer in place of the dots" in text and "three digits or more" in text
+
+
 @pytest.mark.parametrize("exercise", WORKED)
 def test_the_worked_answer_is_right(capsys, exercise):
     assert said(capsys, exercise, WORKED[exercise]).startswith("Right")

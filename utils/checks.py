@@ -27,7 +27,7 @@ SLIPS = {
 }
 
 
-ROUNDED = 1e-3  # a wrong answer is recognised to three digits, even where the right one must be exact
+ROUNDED = 5e-3  # a usual mistake is recognised to two or three digits, even where the right answer must be exact
 
 
 def verdict(claim: str, holds: bool) -> None:
@@ -82,16 +82,17 @@ def _reply(answer, expected, unit, tolerance, hints) -> str:
     told = f"{_digits(value)} {unit}".strip()
     if _close(value, expected, tolerance):
         return f"Right: {told}."
-    for wrong, hint in hints.items():
-        if _close(value, wrong, max(tolerance, ROUNDED)):
-            return f"Not yet: {told}. {hint}"
-    return f"Not yet: {told} {_distance(value, expected)}"
+    mistakes = [wrong for wrong in hints if _close(value, wrong, max(tolerance, ROUNDED))]
+    nearest = min([expected, *mistakes], key=lambda number: abs(value - number))
+    if nearest in hints:
+        return f"Not yet: {told}. {hints[nearest]}"
+    return f"Not yet: {told} {_distance(value, expected, exact=tolerance == 0)}"
 
 
 def _reply_to_word(answer: Any, expected: str, hints: Mapping) -> str:
     if not isinstance(answer, str):
         return f"A word in quotes is asked for, not a value of type {type(answer).__name__}."
-    word = " ".join(answer.split()).casefold()
+    word = " ".join(answer.split()).strip(".'\"").casefold()
     if word == expected.casefold():
         return f"Right: {expected}."
     hint = next((text for wrong, text in hints.items() if str(wrong).casefold() == word), "Think again.")
@@ -102,7 +103,7 @@ def _number(answer: Any) -> float | str:
     """The answer as a finite number, or a sentence that says why it is none."""
     if isinstance(answer, str):
         return "Write a number without quotes; arithmetic such as 140 / 3.35 is fine."
-    if isinstance(answer, bool):
+    if "bool" in str(getattr(answer, "dtype", type(answer).__name__)):
         return "One number is asked for, not True or False: look for a comparison."
     if isinstance(answer, tuple):
         return "One number is asked for, with a point for decimals: 12.7, not 12,7."
@@ -121,7 +122,7 @@ def _close(value: float, target: Any, tolerance: float) -> bool:
     return not isinstance(target, str) and abs(value - target) <= tolerance * abs(target)
 
 
-def _distance(value: float, expected: float) -> str:
+def _distance(value: float, expected: float, exact: bool = False) -> str:
     """How the value misses: sign, a telling factor, or too small or large by how much."""
     if not value or not expected:
         return "is not it."
@@ -132,6 +133,8 @@ def _distance(value: float, expected: float) -> str:
     slip = next((f for f in SLIPS if abs(factor / f - 1) < 0.01), None)
     if slip:
         return f"is too {side} by a factor of {_digits(slip)}. Is it {SLIPS[slip]}?"
+    if factor < 1.1 and exact:
+        return f"is close, but a little too {side}: it must be exact. Is one left out, or counted twice?"
     if factor < 1.1:
         return f"is close, but a little too {side}: keep more digits, or look for a small term left out."
     about = float(f"{factor:.2g}")
