@@ -36,7 +36,7 @@ def verdict(claim: str, holds: bool) -> None:
     `holds` is a comparison of numbers just measured: a bool, or one of numpy or torch. Raises TypeError for
     anything else: NaN and most numbers would pass for true.
     """
-    if "bool" not in str(getattr(holds, "dtype", type(holds).__name__)):
+    if not _is_bool(holds):
         raise TypeError(f"a verdict needs True or False, not {holds!r}: compare it with something first")
     print(f"{claim}: {'yes' if holds else 'no'}")
 
@@ -99,11 +99,16 @@ def _reply_to_word(answer: Any, expected: str, hints: Mapping) -> str:
     return f"Not yet. {hint}"
 
 
+def _is_bool(value: Any) -> bool:
+    """Whether it is True or False, of Python, numpy or torch."""
+    return "bool" in str(getattr(value, "dtype", type(value).__name__))
+
+
 def _number(answer: Any) -> float | str:
     """The answer as a finite number, or a sentence that says why it is none."""
     if isinstance(answer, str):
         return "Write a number without quotes; arithmetic such as 140 / 3.35 is fine."
-    if "bool" in str(getattr(answer, "dtype", type(answer).__name__)):
+    if _is_bool(answer):
         return "One number is asked for, not True or False: look for a comparison."
     if isinstance(answer, tuple):
         return "One number is asked for, with a point for decimals: 12.7, not 12,7."
