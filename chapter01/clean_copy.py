@@ -1,7 +1,7 @@
 """The learner's twin: `python -m chapter01.clean_copy` (or `make clean-copy`) writes the notebooks for a class.
 
-Without outputs, and with an empty place where an exercise or a questionnaire has its worked answer; nothing else is
-changed. The folder lies beside `notebooks`, so that the links in the notebooks lead to the same files.
+Without outputs and answers: an exercise is answered in its code cell, and a questionnaire gets an empty place. Nothing
+else is changed. The folder lies beside `notebooks`, so that the links in the notebooks lead to the same files.
 """
 
 import json
@@ -11,20 +11,21 @@ from pathlib import Path
 from chapter01 import ROOT
 
 FOLDER = ROOT / "class_copy"
-ANSWERS = re.compile(r"<details>\s*<summary>[^<]*\b[Aa]nswers?\b[^<]*</summary>.*?</details>", re.DOTALL)
+ANSWERS = re.compile(r"<details>\s*<summary>([^<]*\b[Aa]nswers?\b[^<]*)</summary>.*?</details>", re.DOTALL)
 PLACE = "**Your answer:**"
 
 
 def cleaned(notebook: dict) -> dict:
     """A notebook, as its JSON, without outputs and worked answers."""
-    return notebook | {"cells": [_cleaned(cell) for cell in notebook["cells"]]}
+    cells = map(_cleaned, notebook["cells"])
+    return notebook | {"cells": [cell for cell in cells if cell["source"]]}
 
 
 def _cleaned(cell: dict) -> dict:
     if cell["cell_type"] == "code":
         return cell | {"outputs": [], "execution_count": None}
-    text = "".join(cell["source"])
-    return cell | {"source": ANSWERS.sub(PLACE, text).splitlines(keepends=True)}
+    text = ANSWERS.sub(lambda answer: "" if "Worked" in answer[1] else PLACE, "".join(cell["source"]))
+    return cell | {"source": text.lstrip("\n").splitlines(keepends=True)}
 
 
 def write(notebooks: Path = ROOT / "notebooks", folder: Path = FOLDER) -> tuple[list[Path], list[Path]]:

@@ -40,10 +40,10 @@ def test_the_fastest_kind_of_device_is_picked(monkeypatch, gpus, mps, picked):
     assert device.pick() == torch.device(picked)
 
 
-@pytest.mark.parametrize("asked", ["cuda", "cuda:0", "cuda:1", "mps", "cpu"])
+@pytest.mark.parametrize("asked", ["cuda", "cuda:0", "cuda:1", "mps", "cpu", "CPU", "Cuda:1"])
 def test_a_device_that_is_there_can_be_asked_for(monkeypatch, asked):
     fake_machine(monkeypatch, gpus=2, mps=True)
-    assert device.pick(asked) == torch.device(asked)
+    assert device.pick(asked) == torch.device(asked.lower())
 
 
 @pytest.mark.parametrize("asked", ["cuda", "cuda:0", "mps", "cuda:7", "gpu", "", "xpu", "meta", "cpu:3", 3.5])

@@ -225,6 +225,9 @@ def test_a_name_too_long_for_its_place_loses_no_letters_at_its_end_before_its_sp
     control = choice("chip", ["H200", "A100 80 GB SXM"], start="H200")
     assert [text[1:].rstrip("\N{FIGURE SPACE}") for text, _ in control.options] == ["H200", "A100 80 GB SXM"]
     assert len({len(text) for text, _ in control.options}) == 1 and control.value == "H200"
+    control = choice("chip", ["Apple M4 Max 410 GB/s", "Apple M4 Max 546 GB/s"])
+    assert [text.strip("\N{FIGURE SPACE}") for text, _ in control.options] == ["M4 Max 410 GB/s", "M4 Max 546 GB/s"]
+    assert control.value == "Apple M4 Max 410 GB/s"
     with pytest.raises(Exception, match="not found"):
         choice("chip", ["H200"], start="H2000")
 

@@ -32,8 +32,8 @@ def pick(asked: str | None = None) -> torch.device:
     if asked is None:
         return torch.device(here[0].split(":")[0])
     try:
-        device = torch.device(asked)
-    except (RuntimeError, TypeError) as error:
+        device = torch.device(asked.lower())
+    except (RuntimeError, TypeError, AttributeError) as error:
         raise ValueError(f"{asked!r} is not the name of a device. Here: {', '.join(here)}.") from error
     if device.type not in {name.split(":")[0] for name in here} or (device.index and str(device) not in here):
         raise ValueError(f"The device {asked!r} is not on this machine. Here: {', '.join(here)}.")

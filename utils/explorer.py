@@ -22,6 +22,8 @@ from traitlets import Unicode
 
 from utils.plots import FONT, PALETTE, PIXELS_PER_INCH, SIZE, bundle, figure, png, style
 
+READOUT = 19  # letters that have room beside a slider in JupyterLab; a longer name is shown without its first word
+
 
 def slider(description: str, values: Sequence, start: Any = None, readout: str = "{:,}") -> ipywidgets.Widget:
     """A slider over a list of values, evenly spaced whatever they are: `[1, 2, 4, 8]` gives logarithmic steps.
@@ -38,9 +40,10 @@ def choice(description: str, names: Sequence[str], start: str | None = None) -> 
 
     A drop-down list does not hear the keyboard in JupyterLab: its arrow keys move on to the next cell.
     """
-    width = max(map(len, names))  # what is too wide for the readout loses spaces at its end, not letters
+    texts = [name if len(name) <= READOUT else name.partition(" ")[2] for name in names]
+    width = max(map(len, texts))  # what is too wide for the readout loses spaces at its end, not letters
     return _selection(
-        description, ["\N{FIGURE SPACE}" + name.ljust(width, "\N{FIGURE SPACE}") for name in names], names, start
+        description, ["\N{FIGURE SPACE}" + text.ljust(width, "\N{FIGURE SPACE}") for text in texts], names, start
     )
 
 
