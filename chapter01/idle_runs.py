@@ -125,6 +125,11 @@ class Run:
         return self.flops / self.product_flops * ratio(self.product, self.timing)
 
     @property
+    def plain_read(self) -> Share:
+        """Share of the measured bandwidth ceiling that the plain read of these rounds reached: has the roof moved?"""
+        return share_of_ceiling(self.read_bytes / self.read.median_s, self.roof)
+
+    @property
     def memory_in_turn(self) -> float:
         """Share of what the plain read did, round by round."""
         return self.bytes / self.read_bytes * ratio(self.read, self.timing)

@@ -78,7 +78,8 @@ def draw_frontier(ax: Axes, foretold_s: Mapping[int, float], took_s: Mapping[int
     predicted(ax, *places(foretold_s))
     measured(ax, *places(took_s))
     for users, seconds in took_s.items():
-        label(ax, f"{users}", (1 / seconds, users / seconds), offset=(9, 6), fontsize=12)
+        label(ax, f"{users}", (1 / seconds, users / seconds), offset=(-10, 0), fontsize=12)
+    label(ax, "line: foretold\ndots: measured", (right, top), "muted", offset=(-10, -8), linespacing=1.3)
     chosen = within(took_s, patience_s)
     text = f"{1e3 * patience_s:.0f} ms a token: "
     if chosen is None:
@@ -232,31 +233,26 @@ def draw_stalls(ax: Axes, stalls: Stalls, step_s: float, prefill_s: float) -> No
 
 @style()
 def draw_together(axes: Sequence[Axes], panels: Mapping[str, Sequence[Lever]]) -> None:
-    """For each machine a bar for each lever: the share of the arithmetic at work, on a logarithmic axis to 100 %."""
-    shares = [s for levers in panels.values() for lever in levers for s in (lever.predicted, lever.measured) if s]
-    left = 10 ** np.floor(np.log10(100 * min(shares)) - 0.15)  # of all panels: bars are compared from one to the next
+    """For each machine a bar for each lever, of 100 %: the share of the arithmetic at work is blue, the rest idle."""
     for ax, (title, levers) in zip(axes, panels.items(), strict=True):
         for row, lever in enumerate(levers):
             best = lever.predicted if lever.measured is None else lever.measured
-            ax.barh(row, 100 - left, left=left, color=colour("idle", 0.7), height=0.62, zorder=1)
-            ax.barh(row, 100 * best - left, left=left, color=colour("compute", 0.85), height=0.62, zorder=2)
+            ax.barh(row, 100, color=colour("idle", 0.7), height=0.62, zorder=1)
+            ax.barh(row, 100 * best, color=colour("compute", 0.85), height=0.62, zorder=2)
             ax.plot([100 * lever.predicted] * 2, [row - 0.4, row + 0.4], color=colour("prediction"), lw=3, zorder=3)
             if lever.measured is not None:
                 measured(ax, [100 * lever.measured], [row])
             idle = 100 * (1 - best)
             text = f"{idle:.2f} % idle" if idle > 98.95 else f"{idle:.0f} % idle"
-            furthest = 100 * max(lever.predicted, lever.measured or 0)
-            if furthest < 8:
-                label(ax, text, (furthest, row), offset=(9, 0))
+            if max(lever.predicted, best) < 0.68:
+                label(ax, text, (100, row), offset=(-8, 0))
             else:
-                label(ax, text, (left, row), offset=(8, 0), color="white", path_effects=[])
+                label(ax, text, (0, row), offset=(8, 0), color="white", path_effects=[])
         ax.set_yticks(range(len(levers)), [lever.name for lever in levers])
         ax.invert_yaxis()
-        ax.set(xscale="log", xlim=(left, 100), xlabel="% of the arithmetic at work", title=title)
-        ax.set_xticks([t for t in (0.01, 0.1, 1, 10, 100) if left <= t <= 100])
-        ax.minorticks_off()
-        ax.grid(visible=False, axis="y")
-        unit_ticks(ax.xaxis)
+        ax.set(xlim=(0, 100), xlabel="% of the arithmetic at work", title=title)
+        ax.set_xticks([0, 25, 50, 75, 100])
+        ax.grid(visible=False)
 
 
 def rate(tokens_per_s: float) -> str:

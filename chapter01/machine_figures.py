@@ -14,13 +14,13 @@ from utils.plots import colour, label, measured, message, style
 # names here stand.
 NAMED = {
     "H100 SXM": (0, 9),
-    "B200": (0, 8),
+    "B200": (-3, 7),
     "A100 80 GB SXM": (10, 0),
     "RTX 5090": (10, -6),
     "L4": (-9, 6),
     "T4": (-9, -4),
     "Apple M4 Max 546 GB/s": (10, -7),
-    "Apple M1": (10, -8),
+    "Apple M1": (-9, 6),
 }
 LETTER, LINE, DOT = 0.0133, 0.05, 0.025  # width of a letter, height of a line, size of a dot: shares of the map
 READS, CALCULATES = (8e9, 2e13), (4e10, 6e15)  # the map's corners: bytes/s and FLOP/s
@@ -85,9 +85,11 @@ def draw_map(ax: Axes, machine: Place, chips: Mapping[str, Place], chosen: str |
         taken.append(_large(ax, chips[chosen], "compute", above=chips[chosen].ridge >= machine.ridge))
         for place, role in ((machine, "measured"), (chips[chosen], "compute")):
             _ridge_line(ax, place.ridge, color=colour(role, 0.6), linewidth=1.8, linestyle="--", zorder=2)
+    dashed = [place.ridge for place in (machine, chips[chosen])] if chosen is not None else []
     for name, offset in NAMED.items():
         box = _box(ax, chips[name], name, offset)
-        if name != chosen and not any(_overlap(box, other) for other in taken):
+        struck = any(_crosses(ax, ridge, box) for ridge in dashed)
+        if name != chosen and not struck and not any(_overlap(box, other) for other in taken):
             taken.append(box)
             label(ax, name, (chips[name].read_bytes_per_s, chips[name].flop_per_s), "muted", offset=offset)
 
@@ -106,11 +108,13 @@ def _large(ax: Axes, place: Place, role: str, above: bool) -> Box:
     at = (place.read_bytes_per_s, place.flop_per_s)
     look = {"markersize": 14, "markeredgecolor": "white", "markeredgewidth": 1.5, "zorder": 4}
     ax.plot(*at, marker="o", color=colour(role), label=place.name, **look)
-    left = _share(ax.get_xlim(), place.read_bytes_per_s) > 0.6  # no room to the right
+    x, y = _share(ax.get_xlim(), place.read_bytes_per_s), _share(ax.get_ylim(), place.flop_per_s)
+    room = x > 1.5 * LETTER * len(place.name) + DOT  # bold and larger than the other names
+    left = x > 0.6 or (above and room)  # no room to the right, or the place's own ridge line is there
     offset = (-12 if left else 12, 9 if above else -9)
     label(ax, place.name, at, role, offset=offset, fontweight="bold", fontsize=14.5)
     left, right, bottom, top = _box(ax, place, place.name + "   ", offset)
-    return left, right, bottom - DOT, top + DOT
+    return min(left, x - DOT), max(right, x + DOT), min(bottom, y - LINE), max(top, y + LINE)
 
 
 def _box(ax: Axes, place: Place, text: str, offset: tuple[float, float]) -> Box:
@@ -130,6 +134,12 @@ def _share(limits: tuple[float, float], value: float) -> float:
 def _overlap(one: Box, other: Box) -> bool:
     across = one[0] < other[1] and other[0] < one[1]
     return across and one[2] < other[3] and other[2] < one[3]
+
+
+def _crosses(ax: Axes, ridge: float, box: Box) -> bool:
+    """Whether the line of that ridge passes through the box or close by; it rises from left to right."""
+    low, high = (ridge * np.exp(np.interp(x, (0, 1), np.log(ax.get_xlim()))) for x in box[:2])
+    return _share(ax.get_ylim(), low) < box[3] and box[2] - DOT / 2 < _share(ax.get_ylim(), high)
 
 
 def _ridge_line(ax: Axes, ridge: float, **look) -> None:

@@ -1,6 +1,6 @@
 """The figures of notebook 05: runs in, axes out. A machine's number is its line in the table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import numpy as np
@@ -36,7 +36,10 @@ def draw_roofs(ax: Axes, runs: Sequence[Run]) -> None:
     ax.plot(
         *zip(*corners, strict=True), linestyle="none", marker="D", markersize=7, color=PALETTE["measured"], zorder=4
     )
-    _numbers(ax, runs, corners)
+    _write(ax, _machines(ax, runs, corners), (-6, 6))
+    for role, name in (("bandwidth", "decode"), ("compute", "prefill")):
+        places = [(getattr(run, name).intensity, getattr(run, name).flop_per_s) for run in runs]
+        _write(ax, _numbers(ax, places), (9, 0), role)
     unit_ticks(ax.xaxis)
     unit_ticks(ax.yaxis, "FLOP/s")
     _decades(ax)
@@ -66,7 +69,7 @@ def draw_law(ax: Axes, runs: Sequence[Run]) -> None:
     label(ax, "an H100 by its\ndatasheet, 16-bit", datasheet, "muted", offset=(7, -9))
     places = [(run.ridge, run.used) for run in runs]
     measured(ax, *zip(*places, strict=True))
-    _numbers(ax, runs, places)
+    _write(ax, _machines(ax, runs, places), (-6, 6))
     ax.yaxis.set_major_locator(LogLocator(numticks=20))
     ax.yaxis.set_major_formatter(lambda used, _: f"{100 * (1 - used):.{max(0, round(-np.log10(used)) - 2)}f} %")
     ax.yaxis.set_minor_locator(NullLocator())
@@ -112,18 +115,25 @@ def _decades(ax: Axes) -> None:
         axis.set_minor_locator(NullLocator())
 
 
-def _numbers(ax: Axes, runs: Sequence[Run], places: Sequence[tuple[float, float]]) -> None:
-    """The machines' numbers, to the left of their places; of those that lie on each other, one label for all."""
-    if len(runs) <= NAMED:
-        texts = {place: f"{number}: {runs[number - 1].device}" for number, place in enumerate(places, 1)}
-    else:
-        groups: dict[tuple[float, float], list[int]] = {}
-        for number, place in enumerate(places, 1):
-            at = next((other for other in groups if _near(ax, other, place)), place)
-            groups.setdefault(at, []).append(number)
-        texts = {place: _short(numbers) for place, numbers in groups.items()}
+def _machines(ax: Axes, runs: Sequence[Run], places: Sequence[tuple[float, float]]) -> dict[tuple[float, float], str]:
+    """What stands at the machines' places: number and name where they are few, otherwise the number."""
+    if len(runs) > NAMED:
+        return _numbers(ax, places)
+    return {place: f"{number}: {runs[number - 1].device}" for number, place in enumerate(places, 1)}
+
+
+def _numbers(ax: Axes, places: Sequence[tuple[float, float]]) -> dict[tuple[float, float], str]:
+    """The machines' numbers at their places; of those that lie on each other, one text for all."""
+    groups: dict[tuple[float, float], list[int]] = {}
+    for number, place in enumerate(places, 1):
+        at = next((other for other in groups if _near(ax, other, place)), place)
+        groups.setdefault(at, []).append(number)
+    return {place: _short(numbers) for place, numbers in groups.items()}
+
+
+def _write(ax: Axes, texts: Mapping[tuple[float, float], str], offset: tuple[float, float], role="measured") -> None:
     for place, text in texts.items():
-        label(ax, text, place, "measured", offset=(-6, 6), fontsize=FONT - 1)
+        label(ax, text, place, role, offset=offset, fontsize=FONT - 1)
 
 
 def _short(numbers: Sequence[int]) -> str:

@@ -18,7 +18,7 @@ WORKED = {
     "machine-1": 8, "machine-2": 117, "machine-3": "L40S", "machine-4": 120,
     "loop-1": 12.74, "loop-2": 6950, "loop-3": 2.89, "loop-4": 2.95,
     "phases-1": 62.1, "phases-2": 310, "phases-3": 1.37, "phases-4": "overhead",
-    "idle-1": 34.3, "idle-2": 1.31, "idle-3": 446.6, "idle-4": 70,
+    "idle-1": 34.3, "idle-2": 1.31, "idle-3": 447, "idle-4": 70,
     "levers-1": 60, "levers-2": 1.92, "levers-3": 40, "levers-4": 148,
     "room-1": 96.7, "room-2": 8, "room-3": 40,
 }  # fmt: skip

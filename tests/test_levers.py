@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from claims import assert_shown
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from torch import nn
 
 from chapter01 import idle, levers, levers_figures, loop
@@ -420,6 +421,17 @@ def test_the_frontier_rings_the_largest_batch_within_patience():
         _, ax = plots.figure("x")
         levers_figures.draw_frontier(ax, step_s, step_s, patience_s)
         assert words in texts(ax)
+
+
+def test_no_number_of_the_frontier_lies_on_a_dot_or_another_text():
+    step_s = {1: 0.052, 2: 0.0555, 4: 0.0539, 8: 0.0625, 16: 0.0737, 32: 0.105, 64: 0.168}
+    fig, ax = plots.figure("x")
+    levers_figures.draw_frontier(ax, {n: 0.8 * s for n, s in step_s.items()}, step_s, 0.1)
+    FigureCanvasAgg(fig).draw()
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    dots = ax.transData.transform([(1 / s, n / s) for n, s in step_s.items()])
+    assert not any(box.contains(*dot) for box in boxes for dot in dots)
 
 
 def test_the_passes_are_drawn_row_by_row():

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -223,6 +224,11 @@ def test_no_text_of_the_map_lies_on_another_or_outside(rates, chosen):
         if {a, b} == set(large) and chosen in close.values():
             continue
         assert not one.overlaps(other), f"{a} on {b}"
+    for line in (line for line in ax.lines if line.get_linestyle() == "--"):
+        (x0, y0), (x1, y1) = ax.transData.transform(line.get_xydata())
+        points = [(x0 + part * (x1 - x0), y0 + part * (y1 - y0)) for part in np.linspace(0, 1, 500)]
+        struck = [text for text, box in names.items() if any(box.contains(*at) for at in points)]
+        assert not set(struck) - set(large), f"a dashed line goes through {struck}"
 
 
 def test_the_map_shows_every_chip_and_this_machine_larger():

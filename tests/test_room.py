@@ -215,6 +215,13 @@ def test_the_picture_of_the_class_has_every_machine_under_its_roof(three):
     assert dots(ax, "bandwidth") == pytest.approx(np.array(sorted((r.decode.intensity, 7.5e9) for r in three)))
     diamonds = next(line for line in ax.lines if line.get_marker() == "D")
     assert sorted(diamonds.get_xdata()) == pytest.approx([20, 50, 400])
+    for name in ("decode", "prefill"):  # each dot tells whose it is, those in one place together
+        texts = [t.get_text() for t in ax.texts if t.xy[0] in {getattr(run, name).intensity for run in three}]
+        assert {number for text in texts for number in re.findall(r"\d+", text.replace("-", ", 2, "))} == {
+            "1",
+            "2",
+            "3",
+        }
 
 
 def test_the_law_is_drawn_for_each_width_of_numbers_and_dots_stand_at_what_is_used(three):

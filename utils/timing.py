@@ -72,7 +72,7 @@ def _three_digits(value: float) -> str:
 
 
 def stretch(factor: float) -> None:
-    """Multiply the time budget of every later measurement: 2 for steadier figures, 0.3 for a quick look.
+    """Multiply the time budget of every later measurement: 2 for steadier figures, 0.3 for quicker ones.
 
     The least number of runs of a measurement stays, and so does the time of one that needs longer for them.
     Raises ValueError for a factor that is not a positive, finite number.
