@@ -187,7 +187,7 @@ def draw_monitor(ax: Axes, seen: Monitored) -> None:
     """Three bars: what a monitor shows, what the memory did, what the arithmetic did."""
     names = ["the monitor:\nsomething is running", "the memory:\nbytes delivered", "the arithmetic:\noperations done"]
     shares = [seen.busy, seen.memory, seen.used]
-    roles = ["overhead", "bandwidth", "compute"]
+    roles = ["measured", "bandwidth", "compute"]
     for row, (share, role) in enumerate(zip(shares, roles, strict=True)):
         ax.barh(row, 1, color=colour("idle"), height=0.55, zorder=1)
         ax.barh(row, min(1.0, share), color=colour(role), height=0.55, zorder=2)

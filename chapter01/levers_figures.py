@@ -47,7 +47,7 @@ def draw_memory(ax: Axes, shape: Shape, context: int, chip: Chip, cards: Sequenc
     weights = shape.parameters * 2 / 1e9
     each = context * shape.kv_bytes_per_token() / 1e9
     ax.fill_between(users, [weights] * 2, color=colour("bandwidth"))
-    ax.fill_between(users, [weights] * 2, weights + users * each, color=colour("overhead", 0.8))
+    ax.fill_between(users, [weights] * 2, weights + users * each, color=colour("bandwidth", 0.4))
     inside = {"color": "white", "path_effects": [], "fontweight": "bold"}
     label(ax, "weights: shared by all", (0.02 * most, weights / 2), offset=(1, 0), **inside)
     at = 0.48 * most

@@ -17,14 +17,14 @@ def draw_lengths(ax: Axes, lengths: Sequence[int], products: Sequence[float], at
     """TFLOP of a prompt against its length: the matrix products' straight line, and attention's curve on top."""
     lengths, products, attention = map(np.asarray, (lengths, products, attention))
     ax.fill_between(lengths, products, color=colour("compute"))
-    ax.fill_between(lengths, products, products + attention, color=colour("overhead"))
+    ax.fill_between(lengths, products, products + attention, color=colour("compute", 0.45))
     ax.set(xlabel="tokens in the prompt", ylabel="TFLOP", xlim=(0, lengths[-1]), ylim=(0, None))
     unit_ticks(ax.xaxis)
     unit_ticks(ax.yaxis)
     inside = {"color": "white", "path_effects": []}
     label(ax, "matrix products: proportional", (0.7 * lengths[-1], 0.25 * products[-1]), **inside)
     top = 0.7 * (products[-1] + attention[-1])
-    label(ax, "attention: grows with the square", (0.72 * lengths[-1], top), "overhead", offset=(-14, 8))
+    label(ax, "attention: grows with the square", (0.72 * lengths[-1], top), "compute", offset=(-14, 8))
 
 
 @style()
