@@ -125,9 +125,9 @@ class Run:
         return self.flops / self.product_flops * ratio(self.product, self.timing)
 
     @property
-    def plain_read(self) -> Share:
-        """Share of the measured bandwidth ceiling that the plain read of these rounds reached: has the roof moved?"""
-        return share_of_ceiling(self.read_bytes / self.read.median_s, self.roof)
+    def plain_read(self) -> float:
+        """What the plain read of these rounds reached, over the bandwidth ceiling measured before: has it moved?"""
+        return self.read_bytes / self.read.median_s / self.roof
 
     @property
     def memory_in_turn(self) -> float:

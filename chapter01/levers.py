@@ -20,7 +20,7 @@ from chapter01 import idle
 from chapter01.loop import batch_of, device_of, new_cache, next_logits, timed_generate
 from chapter01.phases import Grid, Point, in_dtype
 from chapter01.speeds import Speeds, foretell, ready
-from utils.ceilings import Ceilings
+from utils.ceilings import Ceilings, dtype_name
 from utils.chips import CHIPS, Chip
 from utils.counts import forward_pass, positive, totals, whole
 from utils.decoder import Decoder
@@ -319,15 +319,30 @@ def with_byte_kernel(linear: nn.Linear) -> nn.Module:
 
     It multiplies bytes with bytes: the inputs are rounded too, all of a call with one scale, as the call comes.
     """
-    from torch.ao.nn.quantized.dynamic import Linear
-
     weight, scale = rounded(linear.weight)
     with warnings.catch_warnings():  # torch moves this kernel to a package of its own, and says so
         warnings.simplefilter("ignore")
         zeros = torch.zeros(len(scale), dtype=torch.long)
         packed = torch.quantize_per_channel(weight.float() * scale[:, None], scale.double(), zeros, 0, torch.qint8)
-        product = Linear(linear.in_features, linear.out_features, bias_=False)
-        product.set_weight_bias(packed, None)
+        return _kernel(linear, packed, torch.qint8)
+
+
+def with_half_kernel(linear: nn.Linear) -> nn.Module:
+    """The weights as float16, packed ahead for torch's own CPU kernel: inputs and results keep their four bytes.
+
+    Raises:
+        RuntimeError: torch was built without this kernel, as it is for ARM.
+    """
+    with warnings.catch_warnings():  # as above
+        warnings.simplefilter("ignore")
+        return _kernel(linear, linear.weight.detach().float(), torch.float16)
+
+
+def _kernel(linear: nn.Linear, weight: Tensor, dtype: torch.dtype) -> nn.Module:
+    from torch.ao.nn.quantized.dynamic import Linear
+
+    product = Linear(linear.in_features, linear.out_features, bias_=False, dtype=dtype)
+    product.set_weight_bias(weight, None)
     return product
 
 
@@ -336,8 +351,16 @@ def has_byte_kernel(device: torch.device) -> bool:
     return device.type == "cpu" and any(engine != "none" for engine in torch.backends.quantized.supported_engines)
 
 
-def in_one_byte(model: Decoder, product: Callable[[nn.Linear], nn.Module] = OneByte) -> Decoder:
-    """A copy of the model whose matrix products keep their weights in one byte; norms and embedding stay."""
+def has_half_kernel(device: torch.device) -> bool:
+    """Whether torch has a kernel here for float16 weights that were packed ahead."""
+    try:
+        return device.type == "cpu" and with_half_kernel(nn.Linear(8, 8, bias=False)) is not None
+    except RuntimeError:
+        return False
+
+
+def in_kernels(model: Decoder, product: Callable[[nn.Linear], nn.Module] = OneByte) -> Decoder:
+    """A copy of the model with `product` in place of its matrix products; norms and embedding stay."""
     small = {id(part): product(part) for part in model.modules() if isinstance(part, nn.Linear)}
     return copy.deepcopy(model, small)  # copied already, says the second argument: no weight is copied in vain
 
@@ -346,15 +369,25 @@ FOUR, TWO, ONE = "4 bytes", "2 bytes", "1 byte"
 
 
 def widths(model: Decoder, ceilings: Ceilings) -> dict[str, Decoder]:
-    """The model with weights of four bytes, of two (the faster of the two kinds here), and of one.
+    """The model with weights of four bytes, of two (the kind with the fastest step here), and of one.
 
     The one in the model's own dtype is the model itself, not a copy.
     """
-    halves = [name for name in ("bfloat16", "float16") if name in ceilings.one_row_bytes_per_s]
-    half = in_dtype(model, getattr(torch, max(halves, key=ceilings.one_row_bytes_per_s.get)))
+    device = device_of(model)
+    names = [name for name in ("bfloat16", "float16") if name in ceilings.one_row_bytes_per_s]
+    half = in_dtype(model, getattr(torch, max(names, key=ceilings.one_row_bytes_per_s.get)))
     wide = in_dtype(model, torch.float32)
-    one = in_one_byte(wide, with_byte_kernel) if has_byte_kernel(device_of(model)) else in_one_byte(half)
-    return {FOUR: wide, TWO: half, ONE: one}
+    halves = {"plain": half} | ({"packed": in_kernels(wide, with_half_kernel)} if has_half_kernel(device) else {})
+    steps = time_widths(halves, budget_s=0.5)
+    two = halves[min(steps, key=lambda name: steps[name].median_s)]
+    one = in_kernels(wide, with_byte_kernel) if has_byte_kernel(device) else in_kernels(half)
+    return {FOUR: wide, TWO: two, ONE: one}
+
+
+def kind(model: Decoder) -> str:
+    """How the weights of a model lie: "bfloat16", or what a kernel packed ahead."""
+    packed = not any(isinstance(part, nn.Linear) for part in model.modules())
+    return "float16, packed ahead for a CPU" if packed else dtype_name(model.embed.weight.dtype)
 
 
 def time_widths(models: Mapping[str, Decoder], context: int = 64, budget_s: float = 1.5) -> dict[str, Timing]:

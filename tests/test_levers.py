@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,6 +24,9 @@ from utils.weights import random_decoder
 
 TINY = Shape("tiny", 2, 64, 4, 2, 16, 96, 101, tied=True)
 NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "04_filling_the_chip.ipynb"
+
+
+ONE_ROW = SimpleNamespace(one_row_bytes_per_s={"float32": 25e9, "bfloat16": 14e9, "float16": 15e9})  # of ceilings
 
 
 def timing(*seconds: float) -> Timing:
@@ -282,9 +286,35 @@ def test_the_byte_products_multiply_the_rounded_weights():
         assert not torch.allclose(rough, exact, atol=1e-5)
 
 
+@pytest.mark.skipif(not levers.has_half_kernel(torch.device("cpu")), reason="torch has no such kernel here")
+def test_the_half_kernel_multiplies_float16_weights_with_exact_inputs():
+    linear = nn.Linear(64, 48, bias=False)
+    x = 1 + 1e-4 * torch.rand(3, 64)  # float16 inputs would all be 1
+    with torch.no_grad():
+        y, exact = levers.with_half_kernel(linear)(x), F.linear(x, linear.weight.half().float())
+        assert y.dtype == torch.float32 and torch.allclose(y, exact, atol=1e-5)
+        assert not torch.allclose(y, F.linear(x, linear.weight), atol=1e-6)
+
+
+@pytest.mark.parametrize("faster", ["plain", "packed"])
+def test_of_the_two_byte_models_the_one_with_the_faster_step_is_taken(tiny, monkeypatch, faster):
+    monkeypatch.setattr(levers, "time_widths", lambda models, **_: {n: timing(1 + (n != faster)) for n in models})
+    two = levers.widths(tiny, ONE_ROW)[levers.TWO]
+    kernel = levers.has_half_kernel(torch.device("cpu"))
+    assert levers.kind(two) == ("float16, packed ahead for a CPU" if faster == "packed" and kernel else "float16")
+
+
+def test_where_torch_has_no_half_kernel_the_plain_model_is_taken(tiny, monkeypatch):
+    def missing(linear):
+        raise RuntimeError("this build has no such engine")
+
+    monkeypatch.setattr(levers, "with_half_kernel", missing)
+    assert levers.kind(levers.widths(tiny, ONE_ROW)[levers.TWO]) == "float16"
+
+
 def test_a_model_in_one_byte_is_a_copy_that_holds_bytes(tiny):
     before = loop.next_logits(tiny, PROMPT)
-    small = levers.in_one_byte(tiny)
+    small = levers.in_kernels(tiny)
     products = [part for part in small.modules() if isinstance(part, levers.OneByte)]
     assert len(products) == 5 * TINY.layers + 1
     assert all(part.weight.dtype == torch.int8 for part in products)

@@ -3,8 +3,8 @@
 Speculation by prompt look-up on the embedded model in fp32, on text that repeats itself and on ordinary prose: guesses
 that were right, and the gain over single steps, foretold and measured. Then batch 16 beside batch 1 on a model of a
 billion parameters or more (Llama-3.2-1B's shape with random weights, if none is named): in fp32 with torch's stock
-kernels, with weights that oneDNN packs through torch's public `to_mkldnn`, and with one byte a weight. Run it on a
-machine that does nothing else.
+kernels, with weights that oneDNN packs through torch's public `to_mkldnn`, with one byte a weight, and with two that
+FBGEMM packs. Run it on a machine that does nothing else.
 """
 
 import sys
@@ -76,11 +76,13 @@ def pack(model: Decoder, product: Callable[[nn.Linear], nn.Module]) -> None:
 
 
 def bench_batch(where: torch.device, name: str, context: int = 64) -> None:
-    """Tokens a second at batch 1 and 16: fp32 as it comes, packed by oneDNN, and in one byte."""
+    """Tokens a second at batch 1 and 16: fp32 as it comes, packed by oneDNN, in one byte and in two."""
     shape = models.find(name)
     kinds: dict[str, Callable[[nn.Linear], nn.Module] | None] = {"fp32, stock kernels": None}
     if where.type == "cpu":
         kinds |= {"fp32, packed by oneDNN": Packed, "one byte a weight": levers.with_byte_kernel}
+        if levers.has_half_kernel(where):
+            kinds |= {"fp16, packed by FBGEMM": levers.with_half_kernel}
     for kind, product in kinds.items():
         model = weights.random_decoder(shape, where)
         if product:
