@@ -127,7 +127,7 @@ def fake_rates(monkeypatch, reads, products, noisy=False):
     monkeypatch.setattr(
         ceilings,
         "_best_product",
-        lambda device, dtype, n=None: ceilings.Product(512, Timing((2 * 512**3 / products[dtype],))),
+        lambda device, dtype: ceilings.Product(512, Timing((2 * 512**3 / products[dtype],))),
     )
 
 
@@ -392,7 +392,6 @@ def test_the_best_product_is_kept_with_its_size_and_timed_anew(monkeypatch):
     short, long = ceilings.SIZE_S, ceilings.BEST_S
     # 4096 would take over a quarter of a second
     assert tried == [(256, short), (512, short), (1024, short), (2048, short), (1024, long)] and short < long
-    assert ceilings._best_product(META, FP32, 512).n == 512 and tried[-1] == (512, long)  # a known width is not sought
 
 
 @pytest.mark.parametrize(
@@ -427,6 +426,18 @@ def test_of_two_looks_the_undisturbed_one_counts(monkeypatch, disturbed):
     found = measure(CPU, now.append)
     assert found.read_bytes_per_s == pytest.approx(25e9)
     assert found.flop_per_s["bfloat16"] == pytest.approx(30e9)
+
+
+def test_a_size_that_only_looked_best_in_a_busy_moment_is_not_kept(monkeypatch):
+    best_product = ceilings._best_product
+    fake_rates(monkeypatch, READS, PRODUCTS)
+    monkeypatch.setattr(ceilings, "_best_product", best_product)
+    now, rates = [], {256: 190e9, 2048: 430e9}
+    monkeypatch.setattr(ceilings, "_best_size", lambda *what: 2048 if now[-1].endswith("again") else 256)
+    timed = {n: ceilings.Product(n, Timing((2 * n**3 / rate,))) for n, rate in rates.items()}
+    monkeypatch.setattr(ceilings, "_time_product", lambda device, dtype, n, budget_s: timed[n])
+    found = measure(CPU, now.append)
+    assert found.flop_size["bfloat16"] == 2048 and found.flop_per_s["bfloat16"] == pytest.approx(430e9)
 
 
 # --- few rows -----------------------------------------------------------------------------------------

@@ -125,8 +125,7 @@ def _measure(device: torch.device, told: Callable[[str], object]) -> Ceilings:
         for how, read in _time_reads(device, dtype, nbytes, READ_S).items():
             reads[how] = _faster(read, reads.get(how))
         told(f"FLOP per second, {dtype_name(dtype)}{look}")
-        before = products.get(dtype)
-        products[dtype] = _faster(_best_product(device, dtype, before and before.n), before)
+        products[dtype] = _faster(_best_product(device, dtype), products.get(dtype))
 
     read_how = max(reads, key=lambda how: reads[how].per_s)
     for what, timing in [(read_how, reads[read_how].timing)] + [
@@ -306,12 +305,12 @@ def _flush(device: torch.device) -> Callable[[], object] | None:
 # --- FLOP per second ----------------------------------------------------------------------------------
 
 
-def _best_product(device: torch.device, dtype: torch.dtype, n: int | None = None) -> Product:
-    """The fastest product of two square matrices, of width n where that is known already.
+def _best_product(device: torch.device, dtype: torch.dtype) -> Product:
+    """The fastest product of two square matrices.
 
     It is timed anew, and longer than in the search: the best of several short timings is a lucky one.
     """
-    return _time_product(device, dtype, n or _best_size(device, dtype), BEST_S)
+    return _time_product(device, dtype, _best_size(device, dtype), BEST_S)
 
 
 def _time_product(device: torch.device, dtype: torch.dtype, n: int, budget_s: float) -> Product:
