@@ -22,6 +22,8 @@ from utils.ceilings import (
     dtype_name,
     measure,
     native,
+    normals,
+    room,
     share_of_ceiling,
 )
 from utils.chips import CHIPS, DATASHEET_DTYPE, Chip, from_device_name
@@ -227,7 +229,7 @@ def _why_of(rows: Sequence[Width], picked: str) -> str:
 
 def time_reading(device: torch.device, nbytes: int) -> dict[str, Timing]:
     """Reading a block of random numbers once, and its first half alone, in turns: "all" and "half"."""
-    data = _normals(device, torch.float32, nbytes)
+    data = normals(room(device, nbytes), torch.float32)
     half = data[: len(data) // 2]
     return interleave({"half": half.sum, "all": data.sum}, device, budget_s=1.0)
 
@@ -261,7 +263,7 @@ def time_extremes(device: torch.device, ceilings: Ceilings) -> Extremes:
     cache = devices.cache_bytes(device) or 0
     nbytes = min(max(1 << 29, LEAST_CACHES * cache), devices.free_bytes(device) // 3)
     width = 8192 if device.type == "cuda" else 4096  # a fast GPU reads a small matrix sooner than it is given the next
-    data = _normals(device, dtype, max(nbytes, width * width * dtype.itemsize))
+    data = normals(room(device, max(nbytes, width * width * dtype.itemsize)), dtype)
     matrices = data[: len(data) // width**2 * width**2].view(-1, width, width)
     x = torch.randn(1, width, device=device).to(dtype)
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
@@ -272,12 +274,6 @@ def time_extremes(device: torch.device, ceilings: Ceilings) -> Extremes:
 
     timings = interleave({"one row": one_row, "square": lambda: F.linear(a, b)}, device, budget_s=1.5)
     return Extremes(timings["one row"], 2 * matrices.numel(), timings["square"], 2 * n**3)
-
-
-def _normals(device: torch.device, dtype: torch.dtype, nbytes: int) -> torch.Tensor:
-    """About so many bytes of random normals: a block of 16 million, repeated. Zeros would run faster."""
-    block = torch.randn(1 << 24, device=device).to(dtype)
-    return block.repeat(max(1, round(nbytes / block.nbytes)))
 
 
 def one_row_intensity(itemsize: int) -> float:

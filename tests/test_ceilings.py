@@ -115,7 +115,7 @@ def test_data_in_a_cache_are_labelled():
 def fake_rates(monkeypatch, reads, products, noisy=False):
     """A machine with these rates: bytes/s by kernel, FLOP/s by dtype."""
 
-    def time_reads(device, dtype, nbytes, budget_s):
+    def time_reads(device, dtype, memory, budget_s):
         name = ceilings.dtype_name(dtype)
         own = {how: rate for how, rate in reads.items() if name in how or ("," not in how and dtype == FP32)}
         times = (1.0, 2.0, 3.0) if noisy else (1.0,)
@@ -170,7 +170,8 @@ def captured_calls(monkeypatch, device=CPU, dtype=FP32):
         return {name: Timing((1.0,)) for name in calls}
 
     monkeypatch.setattr(ceilings, "interleave", capture)
-    seen.moved = {k: read.moved_bytes for k, read in ceilings._time_reads(device, dtype, 64 << 20, 0.01).items()}
+    memory = ceilings.room(device, 64 << 20)
+    seen.moved = {k: read.moved_bytes for k, read in ceilings._time_reads(device, dtype, memory, 0.01).items()}
     return seen
 
 
@@ -254,10 +255,17 @@ def test_everything_that_is_multiplied_or_read_is_random_normal(brief, monkeypat
         for t in (x, w):
             assert 0.8 < t.std() < 1.2 and abs(t.mean()) < 0.3
             assert (t == 0).float().mean() < 0.001
-    for dtype in (FP32, BF16, FP16):
-        data = ceilings._normals(CPU, dtype, 10 << 20)
-        assert data.dtype == dtype and data.nbytes >= 10 << 20
-        assert 0.99 < data.float().std() < 1.01
+    memory = ceilings.room(CPU, 100 << 20)
+    for dtype in (FP32, BF16, FP16):  # one after the other in the same memory, all of it
+        data = ceilings.normals(memory, dtype)
+        assert data.dtype == dtype and data.data_ptr() == memory.data_ptr() and data.nbytes == memory.nbytes
+        for part in data.chunk(8):
+            assert 0.99 < part.float().std() < 1.01
+
+
+@pytest.mark.parametrize(("asked", "given"), [(1, 64 << 20), (100 << 20, 96 << 20), (1e9, 60 << 24)])
+def test_memory_for_a_measurement_comes_in_blocks_four_at_least(asked, given):
+    assert ceilings.room(META, asked).nbytes == given
 
 
 # --- rule 2: noise is said ----------------------------------------------------------------------------

@@ -118,11 +118,12 @@ def _measure(device: torch.device, told: Callable[[str], object]) -> Ceilings:
     notes += [note] if note else []
 
     # Other programs take a machine for seconds at a time: everything is looked at twice, with time between.
+    memory = room(device, nbytes)
     reads: dict[str, Read] = {}
     products: dict[torch.dtype, Product] = {}
     for look, dtype in itertools.product(("", ", again"), dtypes):
         told(f"bytes per second, {dtype_name(dtype)}{look}")
-        for how, read in _time_reads(device, dtype, nbytes, READ_S).items():
+        for how, read in _time_reads(device, dtype, memory, READ_S).items():
             reads[how] = _faster(read, reads.get(how))
         told(f"FLOP per second, {dtype_name(dtype)}{look}")
         products[dtype] = _faster(_best_product(device, dtype), products.get(dtype))
@@ -228,21 +229,31 @@ def settle(least: int, most: int, change: Callable[[int], float]) -> tuple[int, 
 
 
 def _doubling_changes_rate(device: torch.device, nbytes: int) -> float:
-    data = _normals(device, torch.float32, 2 * nbytes)
+    data = normals(room(device, 2 * nbytes), torch.float32)
     half = data[: len(data) // 2]
     timed = interleave({"half": half.sum, "all": data.sum}, device, READ_S / 2)
     return 2 / ratio(timed["all"], timed["half"]) - 1
 
 
-def _normals(device: torch.device, dtype: torch.dtype, nbytes: int) -> Tensor:
-    """About so many bytes of random normals, never less than 4 blocks of them. Zeros would run faster."""
-    block = torch.randn(BLOCK, device=device).to(dtype)
-    return block.repeat(max(4, nbytes // (BLOCK * dtype.itemsize)))
+def room(device: torch.device, nbytes: float) -> Tensor:
+    """Memory for `normals`: about so many bytes, never less than 4 blocks.
+
+    Taken once and filled for one dtype after the other: to hand out a gigabyte takes a system longer than to read it.
+    """
+    block_bytes = BLOCK * torch.float32.itemsize
+    return torch.empty(max(4, round(nbytes / block_bytes)) * block_bytes, dtype=torch.uint8, device=device)
 
 
-def _time_reads(device: torch.device, dtype: torch.dtype, nbytes: int, budget_s: float) -> dict[str, Read]:
-    """The kernels of the bandwidth roof in one dtype, timed in turns."""
-    data = _normals(device, dtype, nbytes)
+def normals(memory: Tensor, dtype: torch.dtype) -> Tensor:
+    """The memory, filled with random normals of a dtype. Zeros would run faster."""
+    data = memory.view(dtype)
+    data.view(-1, BLOCK).copy_(torch.randn(BLOCK, device=memory.device).to(dtype))
+    return data
+
+
+def _time_reads(device: torch.device, dtype: torch.dtype, memory: Tensor, budget_s: float) -> dict[str, Read]:
+    """The kernels of the bandwidth roof in one dtype, timed in turns on the given memory."""
+    data = normals(memory, dtype)
     half = len(data) // 2
     weights = _square_weights(data)
     x = torch.randn(1, weights.shape[-1], device=device).to(dtype)
@@ -353,7 +364,7 @@ def rows_flop_per_s(device: torch.device, dtype: torch.dtype, inner: int = 2048)
 def _row_rates(device: torch.device, dtype: torch.dtype, inner: int) -> list[float]:
     """FLOP/s for each of ROWS, or the first of them where more would take too long."""
     nbytes = max(LEAST_BYTES, LEAST_CACHES * (devices.cache_bytes(device) or 0))
-    data = _normals(device, dtype, min(nbytes, devices.free_bytes(device) // 2))
+    data = normals(room(device, min(nbytes, devices.free_bytes(device) // 2)), dtype)
     # Wide enough that a GPU has work while the next product is launched, as far as many rows stay quick.
     outer = min(4 * inner, 2**24 // inner)
     weights = data[: len(data) // (outer * inner) * outer * inner].view(-1, outer, inner)
@@ -401,9 +412,14 @@ def drift(ceilings: Ceilings, device: torch.device) -> float:
 
     Measures the same kernel again, in turns with the others, and once more before it reports a large change.
     """
+
+    def again(device: torch.device) -> dict[str, Read]:
+        memory = room(device, ceilings.working_set_bytes)
+        return _time_reads(device, _dtype_of(ceilings.read_how), memory, READ_S)
+
     moved = math.inf
     for _ in range(2):
-        reads = _freeing(_time_reads, device, _dtype_of(ceilings.read_how), ceilings.working_set_bytes, READ_S)
+        reads = _freeing(again, device)
         moved = min(moved, reads[ceilings.read_how].per_s / ceilings.read_bytes_per_s - 1, key=abs)
         if abs(moved) <= DRIFT:
             break
