@@ -19,7 +19,7 @@ from torch import Tensor
 from chapter01 import idle
 from chapter01.loop import device_of, new_cache
 from utils import device as devices
-from utils.ceilings import LEAST_BYTES, Ceilings, Share, dtype_name, native, share_of_ceiling
+from utils.ceilings import LEAST_BYTES, Ceilings, Share, dtype_name, native, normals, room, share_of_ceiling
 from utils.chips import CHIPS, DTYPE_BYTES, Chip
 from utils.chips import find as find_chip
 from utils.counts import forward_pass, positive, totals
@@ -158,7 +158,7 @@ def in_turns(
     name = dtype_name(dtype)
     width = ceilings.flop_size[name]
     a = torch.randn(width, width, device=device).to(dtype)
-    parts = cycle(normals(device, torch.float32, LEAST_BYTES).view(4, -1))
+    parts = cycle(normals(room(device, LEAST_BYTES), torch.float32).view(4, -1))
     read_bytes = LEAST_BYTES / 4
     tiles = tiles_of(device, dtype)
     turns, x = cycle(tiles), torch.randn(1, tiles.shape[-1], device=device).to(dtype)
@@ -186,17 +186,11 @@ def in_turns(
 def tiles_of(device: torch.device, dtype: torch.dtype) -> Tensor:
     """A gigabyte of square weights [tiles, width, width], wide enough to keep an accelerator busy."""
     width = 2048 if device.type == "cpu" else 8192
-    return normals(device, dtype, LEAST_BYTES).view(-1, width, width)
-
-
-def normals(device: torch.device, dtype: torch.dtype, nbytes: int) -> Tensor:
-    """So many bytes of random normals, made once and repeated: zeros would run faster, drawing them all takes long."""
-    block = torch.randn(2**22, device=device).to(dtype)
-    return block.repeat(nbytes // block.nbytes)
+    return normals(room(device, LEAST_BYTES), dtype).view(-1, width, width)
 
 
 def working_dtype(ceilings: Ceilings) -> torch.dtype:
-    """The dtype in which this device was measured to decode fastest."""
+    """The dtype in which a single row was measured to go through the most weights a second, of the chip's own."""
     return getattr(torch, ceilings.best_dtype)
 
 
@@ -455,7 +449,7 @@ def watch(ceilings: Ceilings, device: torch.device, dtype: torch.dtype, seconds:
     running from the first product to the last, because the next one is always waiting.
     """
     width = 2048 if device.type == "cpu" else 8192
-    tiles = normals(device, dtype, LEAST_BYTES).view(-1, width, width)
+    tiles = normals(room(device, LEAST_BYTES), dtype).view(-1, width, width)
     x = torch.randn(1, width, device=device).to(dtype)
     for tile in tiles:  # warm
         multiply(x, tile)
@@ -536,7 +530,7 @@ def prompt_uses_more(prefill: Run, decode: Run, times: float = 2) -> bool:
 
 
 def bytes_set_the_floor(run: Run) -> bool:
-    """Whether a step took at least about the time that its bytes need: then as much idles as was foretold, or more.
+    """Whether a step took at least two thirds of the time in which a plain read takes its bytes.
 
     What lies in a cache can be read a little faster than memory, and some kernels read faster than a plain sum.
     """

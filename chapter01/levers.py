@@ -369,7 +369,7 @@ FOUR, TWO, ONE = "4 bytes", "2 bytes", "1 byte"
 
 
 def widths(model: Decoder, ceilings: Ceilings) -> dict[str, Decoder]:
-    """The model with weights of four bytes, of two (the kind with the fastest step here), and of one.
+    """The model with weights of four bytes, of two (the kind with the faster step here), and of one.
 
     The one in the model's own dtype is the model itself, not a copy.
     """
@@ -478,8 +478,8 @@ def interrupt(
 def prefill_pool(prefill_s: float, step_s: float, answer: int, users: int) -> float:
     """Share of the chips that the pool for prompts needs, so that neither pool waits for the other.
 
-    A request keeps a prefill chip for `prefill_s`, and a decode chip for `answer` steps that it shares with all users
-    of a batch.
+    A request keeps a prefill chip for `prefill_s`, which gives the first token, and a decode chip for the steps of the
+    others, which it shares with all users of a batch.
 
     Raises:
         ValueError: a value that is not above zero.
@@ -488,7 +488,7 @@ def prefill_pool(prefill_s: float, step_s: float, answer: int, users: int) -> fl
         positive(f"seconds of a {name}", value)
     whole("answer", answer, 1)
     whole("users", users, 1)
-    return prefill_s / (prefill_s + answer * step_s / users)
+    return prefill_s / (prefill_s + (answer - 1) * step_s / users)
 
 
 # --- together --------------------------------------------------------------------------------------------------------
@@ -554,7 +554,7 @@ def here_at_work(
     rows = {  # name, tokens of a pass, its foretold seconds
         "none": ("one user", 1, foretell(shape, speeds, 1, 1, context)),
         "bytes": ("1 byte a weight", 1, good_kernel_s(shape, speeds, 1, context=context)),
-        "guesses": (f"{k} guesses a pass", yields, foretell(shape, speeds, 1, k + 1, context)),
+        "guesses": (f"{k} guesses a pass", yields, foretell(shape, speeds, 1, k + 1, context, all_logits=True)),
         "users": (f"{users} users", users, foretell(shape, speeds, users, 1, context)),
         "all": ("all three", users * yields, good_kernel_s(shape, speeds, 1, users, k + 1, context)),
     }
@@ -593,9 +593,20 @@ def guesses_pay(race: Race, by: float = 1.2) -> bool:
     return race.gain > by
 
 
+def more_kept(one: Race, other: Race) -> bool:
+    """Whether more guesses were right in the one text than in the other."""
+    kept, fewer = (sum(p.kept for p in race.written.passes) for race in (one, other))
+    return kept > fewer
+
+
 def rows_ride(timings: Mapping[int, Timing]) -> bool:
     """Whether a pass of the most rows took less than half of what single passes would."""
     return ratio(timings[max(timings)], timings[1]) < max(timings) / 2
+
+
+def wrong_guesses_gain_nothing(timings: Mapping[int, Timing], by: float = 1.1) -> bool:
+    """Whether a pass of the most rows, all guesses in it wrong, took no less than a step of one row."""
+    return ratio(timings[max(timings)], timings[1]) > 1 / by
 
 
 def a_width_pays(timings: Mapping[str, Timing], by: float = 1.1) -> bool:

@@ -86,9 +86,9 @@ def draw_frontier(ax: Axes, foretold_s: Mapping[int, float], took_s: Mapping[int
         text += "no batch is quick enough"
     else:
         at = (1 / took_s[chosen], chosen / took_s[chosen])
-        ax.plot(*at, marker="o", markersize=17, markerfacecolor="none", markeredgewidth=2.5, color=colour("bandwidth"))
+        ax.plot(*at, marker="o", markersize=17, markerfacecolor="none", markeredgewidth=2.5, color=colour("text"))
         text += f"{chosen} user{'s' * (chosen > 1)}, {short(at[1])} tokens/s in all"
-    label(ax, text, (0, top), "bandwidth", offset=(10, -8), fontweight="bold")
+    label(ax, text, (0, top), offset=(10, -8), fontweight="bold")
     ax.set(xlabel="tokens a second, each user", ylabel="tokens a second, all users", xlim=(0, right), ylim=(0, top))
     unit_ticks(ax.yaxis)
 
@@ -134,7 +134,7 @@ def draw_gain(ax: Axes, timings: Mapping[int, Timing], marked: Sequence[tuple[fl
         gains = [gain(timings, accepted, int(n)) for n in k]
         ax.plot(k, gains, color=colour("prediction"), zorder=2)
         ax.plot(at, gains[at], marker="o", markersize=13, markerfacecolor="none", markeredgewidth=2.5,
-                color=colour("bandwidth"), zorder=4)  # fmt: skip
+                color=colour("text"), zorder=4)  # fmt: skip
         label(ax, f"{accepted:.0%} right:\n{gains[at]:.2f} x at k = {at}", (most, gains[-1]), offset=(14, 0))
     ax.set(xlabel="guesses a pass, k", ylabel="times as fast as step by step", xlim=(0, 1.27 * most), ylim=(0, top))
     ax.set_xticks(range(0, most + 1, 3))
@@ -219,13 +219,13 @@ def draw_stalls(ax: Axes, stalls: Stalls, step_s: float, prefill_s: float) -> No
     steps = np.arange(1, len(stalls.gaps_s) + 1)
     foretold = np.array([step_s + prefill_s * (i in stalls.at) for i in range(len(steps))])
     ax.step(steps, 1e3 * foretold, where="mid", color=colour("prediction"), zorder=2)
-    ax.plot(steps[[0, -1]], [1e3 * step_s] * 2, color=colour("compute"), linestyle="--", linewidth=2.5, zorder=3)
+    ax.plot(steps[[0, -1]], [1e3 * step_s] * 2, color=colour("prediction"), linestyle="--", linewidth=2.5, zorder=3)
     measured(ax, steps, 1e3 * np.array(stalls.gaps_s))
     top = 1e3 * max(*stalls.gaps_s, step_s + prefill_s)
     first = stalls.at[0]
     label(ax, "another user's prompt is read", (first + 1, 1.08 * top), "text", offset=(-6, 4), ha="left")
     between = 1 + np.mean(stalls.at[:2])  # the first two jumps
-    label(ax, "two pools,\nforetold:\nno jump", (between, 1e3 * step_s), "compute", offset=(0, 10))
+    label(ax, "two pools,\nforetold:\nno jump", (between, 1e3 * step_s), "prediction", offset=(0, 10))
     ax.set(xlabel="token", ylabel="ms since the last token", xlim=(0, len(steps) + 1), ylim=(0, 1.25 * top))
 
 

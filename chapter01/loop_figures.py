@@ -79,10 +79,10 @@ def draw_runs(ax: Axes, first_s: float, step_s: float, runs: Sequence[Run], aske
     unit_ticks(ax.xaxis)
     if asked:
         seconds = foretell(first_s, step_s, asked)
-        ax.plot([asked, asked, 0], [0, seconds, seconds], color=colour("bandwidth"), linestyle=":", zorder=3)
+        ax.plot([asked, asked, 0], [0, seconds, seconds], color=colour("text"), linestyle=":", zorder=3)
         took = f"{seconds:,.1f} s" if seconds >= 1 else in_units(seconds, "s", 2)
         text = f"{asked:,} token{'s' * (asked > 1)}: {took}"
-        label(ax, text, (0, top), "bandwidth", offset=(8, -4), fontweight="bold")
+        label(ax, text, (0, top), offset=(8, -4), fontweight="bold")
 
 
 @style()
@@ -105,14 +105,14 @@ def draw_cache(ax: Axes, cached: Sequence[tuple[int, float]], uncached: Sequence
 def draw_thinking(ax: Axes, first_s: float, step_s: float, thought: int, answer: int, dollars_per_hour: float) -> None:
     """One request as a bar of time: the thinking, then the answer that the reader was waiting for."""
     seconds, dollars = thinking(first_s, step_s, thought, answer, dollars_per_hour)
-    thinking_s = thought * step_s
-    answer_s = seconds - thinking_s
-    ax.barh([0], [thinking_s], color=colour("idle"), height=0.5)
-    ax.barh([0], [answer_s], left=[thinking_s], color=colour("compute"), height=0.5)
+    answer_s = answer * step_s if thought else seconds  # whatever is written first comes after the prompt
+    thinking_s = seconds - answer_s
+    ax.barh([0], [thinking_s], color=colour("bandwidth", 0.45), height=0.5)
+    ax.barh([0], [answer_s], left=[thinking_s], color=colour("bandwidth"), height=0.5)
     ax.set(xlabel="seconds on this machine", ylim=(-0.9, 1.1), xlim=(0, 1.02 * seconds), yticks=[])
     ax.grid(visible=False, axis="y")
     label(ax, f"{thought:,} thinking tokens: {thinking_s:.1f} s", (0, 0.42), "muted", offset=(5, 0))
-    label(ax, f"the answer: {answer_s:.1f} s", (seconds, -0.42), "compute", offset=(-1, 0))
+    label(ax, f"the answer: {answer_s:.1f} s", (seconds, -0.42), "bandwidth", offset=(-1, 0))
     total = f"{seconds:,.1f} s, and ${dollars * 1000:,.2f} for a thousand such answers"
     label(ax, total, (0, 0.85), offset=(5, 0), fontweight="bold")
 

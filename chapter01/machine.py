@@ -5,7 +5,7 @@ the end turn measured numbers into the verdicts that the notebook prints.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -260,20 +260,41 @@ class Extremes:
 def time_extremes(device: torch.device, ceilings: Ceilings) -> Extremes:
     """One row times many matrices, more than the cache holds, and the best square product, in the picked dtype."""
     dtype, n = getattr(torch, ceilings.best_dtype), ceilings.flop_size[ceilings.best_dtype]
-    cache = devices.cache_bytes(device) or 0
-    nbytes = min(max(1 << 29, LEAST_CACHES * cache), devices.free_bytes(device) // 3)
+    one_row, parameters = _one_row(device, dtype, min(_beyond_cache(device), devices.free_bytes(device) // 3))
+    a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    timings = interleave({"one row": one_row, "square": lambda: F.linear(a, b)}, device, budget_s=1.5)
+    return Extremes(timings["one row"], 2 * parameters, timings["square"], 2 * n**3)
+
+
+def time_formats(device: torch.device, ceilings: Ceilings) -> dict[str, Timing]:
+    """One row through large matrices in each of the chip's own formats, in turns: seconds for one parameter, by dtype.
+
+    What the pick is checked by: it was made from rates that were measured one after another.
+    """
+    names = native(ceilings.flop_per_s, "float32")
+    nbytes = min(_beyond_cache(device), devices.free_bytes(device) // 3 // len(names))
+    rows = {name: _one_row(device, getattr(torch, name), nbytes) for name in names}
+    timings = interleave({name: call for name, (call, _) in rows.items()}, device, budget_s=1.0)
+    return {name: Timing(tuple(s / rows[name][1] for s in t.samples_s)) for name, t in timings.items()}
+
+
+def _beyond_cache(device: torch.device) -> int:
+    """Bytes that no cache of the device holds, half a gigabyte at least."""
+    return max(1 << 29, LEAST_CACHES * (devices.cache_bytes(device) or 0))
+
+
+def _one_row(device: torch.device, dtype: torch.dtype, nbytes: int) -> tuple[Callable[[], None], int]:
+    """One row times one matrix after another, about so many bytes of them; and the parameters that it meets."""
     width = 8192 if device.type == "cuda" else 4096  # a fast GPU reads a small matrix sooner than it is given the next
     data = normals(room(device, max(nbytes, width * width * dtype.itemsize)), dtype)
     matrices = data[: len(data) // width**2 * width**2].view(-1, width, width)
     x = torch.randn(1, width, device=device).to(dtype)
-    a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
 
-    def one_row() -> None:
+    def call() -> None:
         for weights in matrices:
             multiply(x, weights)
 
-    timings = interleave({"one row": one_row, "square": lambda: F.linear(a, b)}, device, budget_s=1.5)
-    return Extremes(timings["one row"], 2 * matrices.numel(), timings["square"], 2 * n**3)
+    return call, matrices.numel()
 
 
 def one_row_intensity(itemsize: int) -> float:
@@ -373,12 +394,9 @@ def square_does_more(extremes: Extremes) -> bool:
     return extremes.one_row_busy < 0.5
 
 
-def none_decodes_faster(rows: Sequence[Width], picked: str) -> bool:
-    """Whether no dtype that is not emulated goes through its parameters faster than the picked one by over a tie."""
-    rates = {row.dtype: row.parameters_per_s for row in own_formats(rows)}
-    return picked in rates and rates[picked] >= (1 - TIE) * max(rates.values())
+def none_clearly_faster(again: Mapping[str, Timing], picked: str, by: float = 1.5) -> bool:
+    """Whether, timed again in turns, no format is over half as fast again, in parameters a second, as the picked one.
 
-
-def none_above(rows: Sequence[Width]) -> bool:
-    """Whether no dtype's one-row product lies above the roof, which would be an error of measurement."""
-    return not any(row.share.error for row in rows)
+    Formats within a tie of each other may change places; a pick made from a bad moment would lose by far more.
+    """
+    return all(ratio(again[picked], timing) < by for timing in again.values())

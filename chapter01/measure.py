@@ -235,7 +235,7 @@ def _time_model(
 def time_loop(model: Decoder) -> dict:
     """First token and step, and held-out runs against the line that the two foretell."""
     prompt = random.choices(range(model.shape.vocab), k=PROMPT)  # sense costs no time, nor does nonsense
-    first, step = loop.time_first_and_step(model, prompt)
+    first, step, _ = loop.time_first_and_step(model, prompt)
     counts = [n for n in RUNS if n * step.median_s <= RUN_S] or RUNS[:1]
     runs = loop.foretold_runs(model, prompt, counts, first.median_s, step.median_s)
     return {

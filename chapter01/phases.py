@@ -132,7 +132,7 @@ def time_phases(model: Decoder, short: int = 128, long: int = 512, budget_s: flo
         "decode long": ready(model, 1, 1, long),
         "eight": ready(model, 1, 8, long),
     }
-    return interleave(calls, device_of(model), budget_s, least=3)
+    return interleave(calls, device_of(model), budget_s, least=5)
 
 
 SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024)  # new tokens
@@ -281,7 +281,7 @@ def until_bytes_bind(model: Decoder, read_bytes_per_s: float, times: float = 2.0
 
 
 def at_hand(real: Decoder, ceilings: Ceilings) -> Decoder:
-    """The model that the notebook times: the real one in the dtype that decodes fastest, or one on which bytes bind."""
+    """The model that the notebook times: the real one in the dtype picked, or one on which bytes bind."""
     model = in_dtype(real, getattr(torch, ceilings.best_dtype))
     return until_bytes_bind(model, ceilings.read_bytes_per_s)
 

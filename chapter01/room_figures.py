@@ -12,7 +12,7 @@ from utils.chips import find
 from utils.plots import FONT, PALETTE, colour, label, measured, predicted, style, unit_ticks
 
 NAMED = 3  # with more machines than this only their numbers are written
-NEAR = 0.09  # share of the axes within which two numbers would lie on each other
+NEAR = 0.09, 0.032  # shares of the axes, across and up, within which two numbers would lie on each other
 
 
 @style()
@@ -145,4 +145,4 @@ def _short(numbers: Sequence[int]) -> str:
 
 def _near(ax: Axes, one: tuple[float, float], other: tuple[float, float]) -> bool:
     a, b = (ax.transAxes.inverted().transform(ax.transData.transform(place)) for place in (one, other))
-    return abs(a[0] - b[0]) < NEAR and abs(a[1] - b[1]) < NEAR / 1.5
+    return abs(a[0] - b[0]) < NEAR[0] and abs(a[1] - b[1]) < NEAR[1]

@@ -265,18 +265,20 @@ def floor(shape: Shape, speeds: Speeds, batch: int, new: int, context: int) -> P
     return predict(modules_of(shape, speeds, batch, new, context), speeds.flop_per_s, speeds.read_bytes_per_s)
 
 
-def foretell(shape: Shape, speeds: Speeds, batch: int, new: int, context: int) -> float:
-    """Seconds of a pass with this machine's own kernels and overhead."""
-    parts = foretell_parts(shape, speeds, batch, new, context)
+def foretell(shape: Shape, speeds: Speeds, batch: int, new: int, context: int, all_logits: bool = False) -> float:
+    """Seconds of a pass with this machine's own kernels and overhead; `all_logits` as in the decoder."""
+    parts = foretell_parts(shape, speeds, batch, new, context, all_logits)
     overhead_s = parts.pop("overhead")
     executing_s = sum(parts.values())
     return max(executing_s, overhead_s) if speeds.overlap else executing_s + overhead_s
 
 
-def foretell_parts(shape: Shape, speeds: Speeds, batch: int, new: int, context: int) -> dict[str, float]:
+def foretell_parts(
+    shape: Shape, speeds: Speeds, batch: int, new: int, context: int, all_logits: bool = False
+) -> dict[str, float]:
     """The parts of `foretell` in seconds: "matmul", "attention", "other", "overhead"."""
     seconds = {"matmul": 0.0, "attention": 0.0, "other": 0.0, "overhead": speeds.overhead_s}
-    for m in modules_of(shape, speeds, batch, new, context):
+    for m in modules_of(shape, speeds, batch, new, context, all_logits):
         read_bytes_per_s = speeds.read_bytes_per_s
         if m.kind == "matmul":
             flop_per_s = speeds.matmul_flop_per_s(m.name, m.rows)
@@ -288,6 +290,8 @@ def foretell_parts(shape: Shape, speeds: Speeds, batch: int, new: int, context: 
     return seconds
 
 
-def modules_of(shape: Shape, speeds: Speeds, batch: int, new: int, context: int) -> list[Module]:
+def modules_of(
+    shape: Shape, speeds: Speeds, batch: int, new: int, context: int, all_logits: bool = False
+) -> list[Module]:
     """The modules of a pass, all numbers as wide as this machine's."""
-    return forward_pass(shape, batch, new, context, *3 * [speeds.bytes_per_number])
+    return forward_pass(shape, batch, new, context, *3 * [speeds.bytes_per_number], all_logits=all_logits)

@@ -5,14 +5,13 @@ import itertools
 import time
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from utils import ceilings, timing
-from utils.ceilings import cache_label, drift, drift_in_words, measure, rows_flop_per_s, share_of_ceiling
+from utils.ceilings import cache_label, drift, drift_in_words, measure, share_of_ceiling
 from utils.timing import Timing, time_call
 
 CPU = torch.device("cpu")
@@ -24,13 +23,12 @@ FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 @pytest.fixture(autouse=True)
 def forget(monkeypatch):
     monkeypatch.setattr(ceilings, "_measured", {})
-    monkeypatch.setattr(ceilings, "_row_curves", {})
 
 
 @pytest.fixture
 def brief(monkeypatch):
     """Real measurements, too short and too small to be right."""
-    for budget in ("READ_S", "SIZE_S", "BEST_S", "ROWS_S", "CALL_S", "NEXT_SIZE_S"):
+    for budget in ("READ_S", "SIZE_S", "BEST_S", "CALL_S", "NEXT_SIZE_S"):
         monkeypatch.setattr(ceilings, budget, 0.005)
     monkeypatch.setattr(ceilings, "LEAST_BYTES", 1 << 20)
     monkeypatch.setattr(ceilings, "LEAST_CACHES", 0)
@@ -249,7 +247,6 @@ def test_everything_that_is_multiplied_or_read_is_random_normal(brief, monkeypat
     monkeypatch.setattr(ceilings, "_runs", lambda device, dtype: dtype == FP32)
     monkeypatch.setattr(torch.nn.functional, "linear", watched)
     measure(CPU)
-    rows_flop_per_s(CPU, FP32, 256)
     assert len(seen) > 10
     for x, w in seen:
         for t in (x, w):
@@ -448,66 +445,6 @@ def test_a_size_that_only_looked_best_in_a_busy_moment_is_not_kept(monkeypatch):
     assert found.flop_size["bfloat16"] == 2048 and found.flop_per_s["bfloat16"] == pytest.approx(430e9)
 
 
-# --- few rows -----------------------------------------------------------------------------------------
-
-
-def test_rates_by_rows_are_interpolated_on_logarithms_and_measured_once(monkeypatch):
-    asked = []
-    rates = [10.0, 20, 15, 30, 60, 90, 120, 150, 180, 200, 210]
-    monkeypatch.setattr(ceilings, "_row_rates", lambda *what: asked.append(what) or rates)
-    flop_per_s = rows_flop_per_s(CPU, FP32)
-    assert [flop_per_s(2**k) for k in range(11)] == pytest.approx(rates)
-    assert flop_per_s(2**2.5) == pytest.approx((15 * 30) ** 0.5)
-    assert flop_per_s(5000) == pytest.approx(210)
-    assert rows_flop_per_s(CPU, FP32)(1) == pytest.approx(10) and len(asked) == 1
-    rows_flop_per_s(CPU, FP32, 576), rows_flop_per_s(CPU, BF16, 576)
-    assert len(asked) == 3
-    with pytest.raises(ValueError, match="at least one row, not 0"):
-        flop_per_s(0)
-
-
-def test_a_slow_dtype_is_not_measured_at_many_rows(brief, monkeypatch):
-    """Each call takes 1 ms a row; more than 5 ms ends the curve, which goes on flat."""
-    machine(monkeypatch)
-    calls = []
-
-    def by_rows(call, device, budget_s, least):
-        rows = len(calls) + 1
-        if least == 3:  # not the probe
-            calls.append(call)
-            return Timing((2.0 ** len(calls) / 1000,))
-        return Timing((0.001 * rows,))
-
-    monkeypatch.setattr(ceilings, "time_call", by_rows)
-    rates = ceilings._row_rates(META, FP32, 64)
-    assert len(rates) == 3
-    monkeypatch.setattr(ceilings, "_row_rates", lambda *what: rates)
-    assert rows_flop_per_s(META, FP32)(1000) == pytest.approx(rates[-1])
-
-
-def test_row_rates_count_two_flop_a_weight_and_row(brief, monkeypatch):
-    machine(monkeypatch)
-    monkeypatch.setattr(ceilings, "NEXT_SIZE_S", 1e9)
-    done, linear = [], torch.nn.functional.linear
-
-    def counted(x, w):
-        done.append(2 * x.shape[0] * w.numel())
-        return linear(x, w)
-
-    def one_call(call, device, budget_s, least):
-        if least == 3:
-            del done[:]
-            call()
-            assert sum(done) > 0
-            flops.append(sum(done))
-        return Timing((0.001,))
-
-    flops = []
-    monkeypatch.setattr(ceilings, "time_call", one_call)
-    monkeypatch.setattr(torch.nn.functional, "linear", counted)
-    np.testing.assert_allclose(ceilings._row_rates(META, FP32, 128), np.array(flops) / 0.001)
-
-
 # --- CUDA: warm clocks and an empty L2 ----------------------------------------------------------------
 
 
@@ -598,6 +535,4 @@ def test_a_brief_measurement_of_this_machine_is_whole(brief):
     assert found.best_dtype in found.flop_per_s
     assert found.read_bytes_per_s >= max(found.one_row_bytes_per_s.values()) > 0
     assert min(found.flop_per_s.values()) > 0 and set(found.flop_size.values()) <= {256, 512, 1024}
-    curve = rows_flop_per_s(CPU, FP32, 256)
-    assert curve(1) > 0 and curve(100) > 0
     assert drift(found, CPU) > -1

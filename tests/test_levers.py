@@ -2,19 +2,21 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import claims
 import pytest
 import torch
 import torch.nn.functional as F
-from claims import assert_shown
+from claims import assert_shown, turned
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from torch import nn
 
-from chapter01 import idle, levers, levers_figures, loop
+from chapter01 import idle, levers, levers_figures, loop, phases
 from utils import plots
 from utils.chips import find as chip
 from utils.decoder import KVCache
@@ -31,6 +33,10 @@ ONE_ROW = SimpleNamespace(one_row_bytes_per_s={"float32": 25e9, "bfloat16": 14e9
 
 def timing(*seconds: float) -> Timing:
     return Timing(tuple(seconds))
+
+
+def say(*ids: str, **given) -> str:
+    return claims.say(NOTEBOOK, *ids, **given)
 
 
 @pytest.fixture(scope="module")
@@ -234,9 +240,11 @@ def test_c15_memory_ends_before_the_arithmetic():
     llama, h100 = find("Llama-3.1-70B"), chip("H100 SXM")
     assert levers.users_that_fit(llama, 2000, 2 * h100.memory_bytes) == 28
     assert levers.users_that_fit(llama, 2000, h100.memory_bytes) == 0  # one card does not hold the weights
-    assert levers.memory_ends_first(llama, h100, 4, 2000)
     assert not levers.memory_ends_first(llama, h100, 8, 2000)  # enough cards: the ridge comes first
     assert not levers.memory_ends_first(llama, h100, 4, 100)  # short contexts too
+    assert not turned(say("levers-memory-verdict", llama=llama, h100=h100))
+    roomy = replace(h100, memory_bytes=4 * h100.memory_bytes)
+    assert len(turned(say("levers-memory-verdict", llama=llama, h100=roomy))) == 3
 
 
 @pytest.mark.parametrize(("context", "memory"), [(0, 80e9), (-1, 80e9), (10, 0), (10, float("nan"))])
@@ -365,7 +373,7 @@ def test_prompts_stall_the_decoder_between_its_steps(tiny):
 
 def test_pools_share_the_chips_so_that_none_waits():
     share = levers.prefill_pool(0.2, 0.03, 100, 16)
-    prompts_per_s, answers_per_s = share / 0.2, (1 - share) * 16 / (100 * 0.03)  # of one chip in all
+    prompts_per_s, answers_per_s = share / 0.2, (1 - share) * 16 / (99 * 0.03)  # of one chip in all
     assert prompts_per_s == pytest.approx(answers_per_s)
     with pytest.raises(ValueError, match="seconds of a prefill"):
         levers.prefill_pool(0, 0.03, 100, 16)
@@ -381,50 +389,107 @@ def test_on_paper_the_first_row_is_the_idle_figure():
     assert every.predicted > max(half.predicted, guesses.predicted, users.predicted)
 
 
-# --- the claims: each verdict of the notebook, and what turns it to "no" ----------------------------------------------
+# --- the claims: the notebook's own verdicts, on numbers that hold and on numbers that do not -------------------------
+
+ONE, SLOW = timing(1.0, 3.0), timing(16.0, 48.0)  # a busy second round slows both
+
+
+def served(**steps_s: float) -> dict:
+    """Steps of 1, 16 and 64 users, foretold as they came."""
+    took = {int(users.removeprefix("n")): seconds for users, seconds in steps_s.items()}
+    points = tuple(phases.Point(n, 1, 128, s, timing(s, 3 * s)) for n, s in took.items())
+    return {"served": phases.Grid(points, ()), "most": max(took)}
 
 
 def test_c5_a_step_that_gains_nothing_by_more_rows_turns_the_verdicts():
-    one, slow = timing(1.0, 3.0), timing(16.0, 48.0)  # a busy second round slows both
-    assert levers.more_in_all(one, timing(2.0, 6.0), 16)
-    assert not levers.more_in_all(one, slow, 16)  # rows that are paid by the piece
-    assert levers.each_waits_longer(one, timing(2.0, 6.0))
-    assert not levers.each_waits_longer(one, timing(1.0, 3.0))  # users who cost nothing at all
-    assert levers.rows_ride({1: one, 16: timing(2.0, 6.0)})
-    assert not levers.rows_ride({1: one, 16: slow})
+    assert not turned(say("levers-serve-verdict", **served(n1=0.03, n4=0.04, n16=0.06, n64=0.12)))
+    by_the_piece = turned(say("levers-serve-verdict", **served(n1=0.03, n4=0.12, n16=0.48, n64=1.92)))
+    assert by_the_piece == ["16 users together get more than twice the tokens a second of one"]
+    free = turned(say("levers-serve-verdict", **served(n1=0.03, n4=0.03, n16=0.03, n64=0.03)))
+    assert free == ["in the largest batch each user waits longer for a token than alone"]
+    assert not turned(say("levers-rows-verdict", by_rows={1: ONE, 16: timing(2.0, 6.0)}))
+    assert turned(say("levers-rows-verdict", by_rows={1: ONE, 16: SLOW}))
 
 
-def test_c5_guesses_that_are_never_right_turn_the_verdict():
-    def run(steps, speculation):
-        return levers.Race([], levers.Written([], [], 1.0), timing(*steps), timing(*speculation), 1.0)
-
-    assert levers.guesses_pay(run((3.0, 9.0), (1.0, 3.0)))
-    assert not levers.guesses_pay(run((3.0, 9.0), (3.3, 9.8)))
+def race(text: list[int], steps: Timing, speculation: Timing, kept: int) -> levers.Race:
+    return levers.Race(text, levers.Written(text, [levers.Pass(8, kept)], 1.0), steps, speculation, 1.0)
 
 
-def test_c14_bytes_that_change_nothing_turn_the_verdict():
+def test_c5_guesses_that_are_never_right_turn_the_verdicts(tiny):
+    text = loop.generate(tiny, PROMPT, 6)
+    story = race(text, timing(3.0, 9.0), timing(3.1, 9.1), 1)
+    names = {"real": tiny, "texts": {"copying": PROMPT, "a story": PROMPT}}
+
+    def noted(copy: levers.Race) -> list[str]:
+        return turned(say("levers-race-verdict", races={"copying": copy, "a story": story}, **names))
+
+    assert not noted(race(text, timing(3.0, 9.0), timing(1.0, 3.0), 8))
+    assert noted(race(text, timing(3.0, 9.0), timing(3.3, 9.8), 0)) == [
+        "copying is clearly faster with guesses", "more guesses are right in the copy than in the story"
+    ]  # fmt: skip
+    other = replace(race(text, timing(3.0, 9.0), timing(1.0, 3.0), 8), text=[(text[0] + 1) % TINY.vocab, *text[1:]])
+    assert noted(other) == ["copying: with guesses the model writes what it writes without"]
+
+
+def test_c14_rows_that_cost_less_than_nothing_or_far_too_much_turn_the_verdicts():
+    assert not turned(say("levers-gain-verdict", by_rows={1: ONE, 16: timing(2.0, 6.0)}))
+    assert not turned(say("levers-gain-verdict", by_rows={1: ONE, 16: timing(0.95, 2.9)}))  # rows that ride free
+    less = turned(say("levers-gain-verdict", by_rows={1: ONE, 16: timing(0.5, 1.5)}))
+    assert less == ["guesses that are never right gain nothing"]
+    dear = turned(say("levers-gain-verdict", by_rows={1: ONE, 16: SLOW}))
+    assert dear == ["guesses that are nearly always right gain"]
+
+
+def test_c14_bytes_that_change_nothing_turn_the_verdicts():
     four, same = timing(4.0, 8.0), timing(4.0, 8.1)
-    assert levers.a_width_pays({levers.FOUR: four, levers.TWO: same, levers.ONE: timing(2.0, 4.0)})
-    assert not levers.a_width_pays({levers.FOUR: four, levers.TWO: same, levers.ONE: timing(9.0, 18.0)})
+    widths = {levers.FOUR: four, levers.TWO: same, levers.ONE: timing(2.0, 4.0)}
+    assert not turned(say("levers-widths-verdict", width_timings=widths))
+    assert turned(say("levers-widths-verdict", width_timings=widths | {levers.ONE: timing(9.0, 18.0)}))
+    h100 = chip("H100 SXM")
+    two, one, fp8 = (idle.idealised(h100, d, 70e9, weight_bytes=w) for d, w in (("bf16", 2), ("bf16", 1), ("fp8", 1)))
+    assert not turned(say("levers-precision-verdict", cases={"two": two, "one": one, "fp8": fp8}))
+    assert len(turned(say("levers-precision-verdict", cases={"two": two, "one": two, "fp8": one}))) == 3
+
+
+def test_c14_chips_on_which_bandwidth_does_not_decide_turn_the_verdicts():
+    on_chips = levers.on_chips(find("Llama-3.1-8B"), 2000)
+    assert not turned(say("levers-hardware-verdict", on_chips=on_chips))
+    quick = replace(on_chips[0][1], tokens_per_s=1e6)  # the one that wastes least is the fastest as well
+    assert len(turned(say("levers-hardware-verdict", on_chips=[(on_chips[0][0], quick), *on_chips[1:]]))) == 2
 
 
 def test_c14_a_prompt_that_delays_nobody_turns_the_verdict():
-    assert levers.decoder_stalls(levers.Stalls([1.0, 1.1, 5.0, 0.9, 6.0], [2, 4]))
-    assert not levers.decoder_stalls(levers.Stalls([1.0, 1.1, 1.2, 0.9, 6.0], [2, 4]))  # two pools
+    assert not turned(say("levers-stalls-verdict", stalls=levers.Stalls([1.0, 1.1, 5.0, 0.9, 6.0], [2, 4])))
+    pools = levers.Stalls([1.0, 1.1, 1.2, 0.9, 6.0], [2, 4])  # as two pools would have it
+    assert turned(say("levers-stalls-verdict", stalls=pools))
 
 
-def test_c15_levers_that_do_not_add_up_turn_the_verdict():
-    timings = {"none": timing(1.0, 2.0), "all": timing(4.0, 8.0)}
-    assert levers.all_beat_none(timings, 16, 2.95)
-    assert not levers.all_beat_none(timings, 1, 2.95)
-    assert not levers.all_beat_none({"none": timing(1.0), "all": timing(40.0)}, 16, 2.95)
+def test_c14_pools_that_do_not_depend_on_the_answers_turn_the_verdict(monkeypatch):
+    assert not turned(say("levers-pools-verdict", prefill=0.03, step=0.005))
+    honest = levers.prefill_pool
+    monkeypatch.setattr(levers, "prefill_pool", lambda prefill, step, answer, users: honest(prefill, step, 20, users))
+    assert turned(say("levers-pools-verdict", prefill=0.03, step=0.005))
 
 
-CLAIM_MAP = {  # claim: the cells of notebook 04 whose verdicts show it; the mutations are the tests named after it
+def test_c15_levers_that_do_not_add_up_turn_the_verdicts():
+    def noted(none: Timing, every: Timing, *paper: float) -> list[str]:
+        on_paper = [levers.Lever("", share) for share in paper]
+        names = {"right": 0.8, "guesses": 3, "crowd": 16, "on_two_cards": on_paper}
+        return turned(say("levers-together-verdict", together={"none": none, "all": every}, **names))
+
+    assert not noted(timing(1.0, 2.0), timing(4.0, 8.0), 0.1, 0.2, 0.5)
+    assert noted(timing(1.0), timing(40.0), 0.1, 0.2, 0.5) == [
+        "all levers together write over twice the tokens of none"
+    ]
+    assert noted(timing(1.0), timing(4.0), 0.1, 0.6, 0.5) == ["on paper all three together beat each of them"]
+
+
+CLAIM_MAP = {  # claim: the cells of notebook 04 whose verdicts show it; the tests above turn them
     "C5": ["levers-serve-verdict", "levers-rows-verdict", "levers-race-verdict"],
     "C14": [
         "levers-serve-verdict",
         "levers-race-verdict",
+        "levers-gain-verdict",
         "levers-widths-verdict",
         "levers-precision-verdict",
         "levers-hardware-verdict",

@@ -3,9 +3,10 @@
 from itertools import accumulate, combinations
 from pathlib import Path
 
+import claims
 import pytest
 import torch.nn.functional as F
-from claims import assert_shown
+from claims import assert_shown, turned
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,54 +102,71 @@ def test_impossible_thinking_is_refused(thought, answer, price):
         loop.thinking(0.1, 0.1, thought, answer, price)
 
 
-# --- the claims: each verdict of the notebook, and what turns it to "no" ------------------------------------------
+# --- the claims: the notebook's own verdicts, on numbers that hold and on numbers that do not -----------------------
 
 
-def test_c1_a_generate_that_does_not_take_the_likeliest_is_noticed(model, tokens, monkeypatch):
-    by_hand = loop.generate(model, tokens, 4)
-    assert loop.generate(model, tokens, 4) == by_hand
+def say(*ids: str, **given) -> str:
+    return claims.say(NOTEBOOK, *ids, **given)
+
+
+def timing(*seconds: float) -> Timing:
+    return Timing(tuple(seconds))
+
+
+def test_c1_a_generate_that_does_not_take_the_likeliest_turns_the_verdict(embedded, tokens, monkeypatch):
+    model, tokenizer = embedded
+    names = {"model": model, "tokenizer": tokenizer, "tokens": tokens, "written": loop.generate(model, tokens, 8)}
+    assert not turned(say("loop-generate", **names))
     monkeypatch.setattr(type(model), "forward", backwards(type(model).forward))
-    assert loop.generate(model, tokens, 4) != by_hand
+    assert turned(say("loop-generate", **names))
 
 
 def backwards(forward):
     return lambda *args, **kwargs: -forward(*args, **kwargs)
 
 
-def test_c3_futures_depend_on_the_token_picked(model, tokens):
+def test_c3_futures_that_do_not_depend_on_the_token_picked_turn_the_verdict(model, tokens):
     branches = loop.futures(model, tokens)
-    assert loop.futures_differ(branches)
-    assert not loop.futures_differ([branches[0]] * 5)
+    assert not turned(say("loop-futures-verdict", branches=branches))
+    assert turned(say("loop-futures-verdict", branches=[branches[0]] * 5))
 
 
 def test_c3_attention_that_looks_ahead_turns_the_verdict(model, tokens, monkeypatch):
     changed = [*tokens[:2], tokens[0], *tokens[3:]]
-    assert loop.past_untouched(loop.influence(model, tokens, changed), 2)
-    assert not loop.past_untouched([0.0] * 5, 2)  # nothing moved at all
+
+    def noted() -> list[str]:
+        changes = loop.influence(model, tokens, changed)
+        return turned(say("loop-influence-verdict", changes=changes, position=2))
+
+    assert not noted()
+    assert turned(say("loop-influence-verdict", changes=[0.0] * 5, position=2))  # nothing moved at all
     honest = F.scaled_dot_product_attention
     monkeypatch.setattr(
         F, "scaled_dot_product_attention", lambda *args, is_causal=False, **kwargs: honest(*args, **kwargs)
     )
-    assert not loop.past_untouched(loop.influence(model, tokens, changed), 2)
+    assert noted()
 
 
 def test_c4_a_run_that_stops_early_turns_the_verdict():
     runs = [loop.Run(n, 0.08 * n, 0.1 * n) for n in (8, 16, 32)]
-    assert runs[0].error == pytest.approx(0.25)
-    assert loop.longer_takes_longer(runs)
-    assert not loop.longer_takes_longer([*runs, loop.Run(48, 3.8, 3.1)])
+    assert runs[0].error == pytest.approx(-0.2)  # foretold a fifth too short
+    assert not turned(say("loop-runs-verdict", runs=runs))
+    assert turned(say("loop-runs-verdict", runs=[*runs, loop.Run(48, 3.8, 3.1)]))
 
 
 def test_c4_quadratic_times_turn_the_verdict():
     alone = [0.03, 0.031, 0.045, 0.03] * 8
-    assert loop.line_holds([(a * 1.05, a) for a in alone])
-    assert loop.line_holds([(a * (3 if i % 5 == 0 else 1), a) for i, a in enumerate(alone)])  # hiccups of the machine
+
+    def noted(in_run: list[float]) -> list[str]:
+        return turned(say("loop-steps-verdict", pairs=list(zip(in_run, alone, strict=True))))
+
+    assert not noted([1.05 * a for a in alone])
+    assert not noted([a * (3 if i % 5 == 0 else 1) for i, a in enumerate(alone)])  # hiccups of the machine
     per_step = [0.03 * (i + 1) for i in range(32)]  # each step reads everything again: the total is quadratic
     assert list(accumulate(per_step))[31] == pytest.approx(0.03 * 32 * 33 / 2)
-    assert not loop.line_holds(list(zip(per_step, alone, strict=True)))
-    creeping = [0.03 * (1 + i / 32) for i in range(32)]  # steps that get twice as dear over the run
-    assert not loop.line_holds(list(zip(creeping, alone, strict=True)))
-    assert not loop.line_holds([(0.5 * a, a) for a in alone])  # a timer that does not wait for the device
+    assert noted(per_step)
+    assert noted([0.03 * (1 + i / 32) for i in range(32)])  # steps that get twice as dear over the run
+    assert noted([0.5 * a for a in alone])  # a timer that does not wait for the device
 
 
 def test_c4_a_run_that_reads_everything_again_turns_the_verdict(model, tokens, monkeypatch):
@@ -163,7 +181,13 @@ def test_c4_a_run_that_reads_everything_again_turns_the_verdict(model, tokens, m
 
     monkeypatch.setattr(loop, "batch_of", whole_text)
     monkeypatch.setattr(loop, "new_cache", lambda model, length, batch=1: KVCache(model.shape, batch, 2000))
-    assert not loop.line_holds(loop.steps_in_a_run(model, tokens, 5))
+    assert turned(say("loop-steps-verdict", pairs=loop.steps_in_a_run(model, tokens, 5)))
+
+
+def test_c4_a_context_that_costs_nothing_turns_the_verdict():
+    short = timing(1.0, 3.0, 1.0)  # a busy second round slows both
+    assert not turned(say("loop-context-verdict", by_context={16: short, 4096: timing(1.2, 3.6, 1.2)}))
+    assert turned(say("loop-context-verdict", by_context={16: short, 4096: timing(1.02, 3.0, 1.01)}))
 
 
 def test_c5_a_cache_written_one_position_off_turns_the_verdict(model, tokens, monkeypatch):
@@ -177,28 +201,39 @@ def test_c5_a_cache_written_one_position_off_turns_the_verdict(model, tokens, mo
         cache.used += 1
         return cache.layers[layer][0][:, :, : cache.used + 1], cache.layers[layer][1][:, :, : cache.used + 1]
 
+    def noted() -> list[str]:
+        cached, uncached = (loop.timed_generate(model, tokens, 8, cached=cached) for cached in (True, False))
+        return turned(say("loop-nocache-verdict", cached=cached, uncached=uncached))
+
+    assert not noted()
     monkeypatch.setattr(KVCache, "extend", one_off)
-    assert loop.generate(model, tokens, 8) != loop.generate(model, tokens, 8, cached=False)
+    assert noted()
 
 
 def test_c5_flat_or_shrinking_times_turn_the_verdicts():
-    def timing(*seconds):
-        return Timing(tuple(seconds))
+    rising = {32: timing(1.0, 3.0, 1.0), 512: timing(2.5, 7.5, 2.5)}
+    assert not turned(say("loop-nocache-growth-verdict", by_length=rising))
+    assert turned(say("loop-nocache-growth-verdict", by_length=rising | {512: timing(1.9, 5.7, 1.9)}))
+    names = {"step": timing(1.0, 2.0), "tokens": [1] * 5}
+    assert not turned(say("loop-time-step-verdict", together=timing(2.0, 4.0), **names))
+    assert turned(say("loop-time-step-verdict", together=timing(5.1, 10.2), **names))
+    assert not turned(say("loop-check-time-verdict", check=timing(1.0, 2.0), steps=timing(3.0, 6.0)))
+    assert turned(say("loop-check-time-verdict", check=timing(1.0, 2.0), steps=timing(1.1, 2.1)))
 
-    rising = {16: timing(1.0, 3.0, 1.0), 512: timing(2.5, 7.5, 2.5)}
-    assert loop.grows(rising, by=2)
-    assert not loop.grows({16: timing(1.0, 3.0, 1.0), 512: timing(1.02, 3.0, 1.01)}, by=1.05)
-    assert loop.cheaper(timing(2.0, 4.0), timing(1.0, 2.0), times=5)
-    assert not loop.cheaper(timing(5.1, 10.2), timing(1.0, 2.0), times=5)
-    assert loop.faster(timing(1.0, 2.0), timing(3.0, 6.0))
-    assert not loop.faster(timing(1.0, 2.0), timing(1.1, 2.1))
+
+@pytest.mark.parametrize("kept", [8, 3], ids=["wrong guesses are kept", "the model's own token is lost"])
+def test_c5_a_check_that_yields_too_much_or_too_little_turns_the_verdicts(model, tokens, monkeypatch, kept):
+    true = loop.generate(model, tokens, 8)
+    names = {"model": model, "tokens": tokens, "true": true, "spoiled": [*true[:3], true[0], *true[4:]]}
+    assert not turned(say("loop-check-verdict", **names))
+    monkeypatch.setattr(loop, "check_guesses", lambda model, prompt, guesses: guesses[:kept])
+    assert "behind a wrong guess nothing is kept" in turned(say("loop-check-verdict", **names))
 
 
 def test_c6_thinking_that_costs_nothing_turns_the_verdict():
-    alone, thoughtful = (loop.thinking(0.1, 0.05, t, 50, 4.0)[0] for t in (0, 1000))
-    assert thoughtful > 10 * alone
-    alone, thoughtful = (loop.thinking(0.1, 0.0, t, 50, 4.0)[0] for t in (0, 1000))  # steps that take no time
-    assert not thoughtful > 10 * alone
+    names = {"answer": 50, "dollars_per_hour": 4.0, "first": timing(0.1)}
+    assert not turned(say("loop-thinking-verdict", step=timing(0.05), **names))
+    assert turned(say("loop-thinking-verdict", step=timing(1e-9), **names))
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
@@ -218,7 +253,7 @@ def test_no_text_of_the_runs_lies_on_another_or_on_the_axis(asked, step_s):
         assert not a.overlaps(b), f"{one!r} lies over {other!r}"
 
 
-CLAIM_MAP = {  # claim: the cells of notebook 01 whose verdicts show it; the mutations are the tests above
+CLAIM_MAP = {  # claim: the cells of notebook 01 whose verdicts show it; the tests above turn them
     "C1": ["loop-generate"],
     "C3": ["loop-futures-verdict", "loop-influence-verdict"],
     "C4": ["loop-runs-verdict", "loop-steps-verdict", "loop-context-verdict"],

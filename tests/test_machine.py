@@ -139,7 +139,6 @@ def test_the_reason_given_names_the_dtype_that_the_rule_picks(one_row, flops):
     best = ceilings.dtype_name(ceilings._best_dtype(rates, products))
     measured = roofs(max(one_row), one_row, flops, best)
     rows = machine.widths(measured)
-    assert machine.none_decodes_faster(rows, best)
     why = machine.why_picked(rows, best)
     assert why.startswith(f"{best}: ")
     own = [row for row in rows if row.flop_per_s >= 0.8 * flops[0]]
@@ -153,9 +152,7 @@ def test_the_reason_given_names_the_dtype_that_the_rule_picks(one_row, flops):
 
 def test_a_dtype_that_is_emulated_is_not_asked_how_fast_it_decodes():
     amd = machine.widths(roofs(30e9, (15e9, 13e9, 17e9), (141e9, 363e9, 28e9), "bfloat16"))
-    assert machine.none_decodes_faster(amd, "bfloat16")
-    assert not machine.none_decodes_faster(amd, "float32")  # the mutation: the slower of the two left
-    assert not machine.none_decodes_faster(amd, "float16")  # the mutation: the one left out
+    assert [row.dtype for row in machine.own_formats(amd)] == ["float32", "bfloat16"]
 
 
 # --- the ridge and the map -------------------------------------------------------------------------------------------
@@ -340,15 +337,33 @@ def test_a_timer_that_does_not_wait_is_noticed():
     assert not machine.square_does_more(not_waited)
 
 
-def test_a_pick_that_decodes_slower_is_noticed():
-    rows = machine.widths(roofs(flops=(400e9, 400e9, 400e9)))
-    assert machine.none_decodes_faster(rows, "bfloat16")  # a tie
-    assert not machine.none_decodes_faster(rows, "float16")
+def test_a_pick_that_takes_a_row_slower_is_noticed():
+    again = {"float32": timing(1.0, 3.0), "bfloat16": timing(0.6, 1.8)}  # a busy moment slows both of a round
+    assert machine.none_clearly_faster(again, "bfloat16")
+    assert not machine.none_clearly_faster(again, "float32")
+    assert machine.none_clearly_faster({"float32": timing(1.0), "bfloat16": timing(0.9)}, "float32")  # a tie
 
 
-def test_a_dtype_above_the_roof_is_noticed():
-    assert machine.none_above(machine.widths(roofs()))
-    assert not machine.none_above(machine.widths(roofs(read=28e9)))
+def test_formats_are_timed_again_by_the_parameter(monkeypatch):
+    monkeypatch.setattr(device, "cache_bytes", lambda d: None)
+    monkeypatch.setattr(device, "free_bytes", lambda d: 3 << 28)
+    met = []
+    monkeypatch.setattr(machine, "multiply", lambda x, w: met.append((x.dtype, w.numel())))
+
+    def interleaved(calls, where, budget_s):
+        for call in calls.values():
+            call()
+        return {name: timing(2.0) for name in calls}
+
+    monkeypatch.setattr(machine, "interleave", interleaved)
+    again = machine.time_formats(CPU, roofs(flops=(200e9, 400e9, 20e9)))  # float16 is emulated
+    assert set(again) == {"float32", "bfloat16"}
+    for name, seconds in again.items():
+        parameters = sum(n for dtype, n in met if dtype == getattr(torch, name))
+        assert seconds.median_s == 2.0 / parameters
+
+
+def test_a_dtype_above_the_roof_is_called_an_error():
     assert "error of measurement" in str(machine.widths(roofs(read=20e9))[0].share)
 
 
@@ -362,7 +377,7 @@ def test_the_notebook_shows_each_verdict_tested_here():
     source = "".join(line for cell in cells if cell["cell_type"] == "code" for line in cell["source"])
     for predicate in (
         "no_more_than_the_machine", "larger_than_the_cache", "twice_takes_twice", "outruns_the_memory",
-        "square_does_more", "none_decodes_faster", "none_above",
+        "square_does_more", "none_clearly_faster",
     ):  # fmt: skip
         assert f"machine.{predicate}(" in source
     assert "ceilings.still_the_same(" in source

@@ -5,9 +5,10 @@ import json
 import statistics
 from pathlib import Path
 
+import claims
 import pytest
 import torch
-from claims import assert_shown
+from claims import assert_shown, turned
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -25,6 +26,11 @@ CPU = torch.device("cpu")
 # No two widths alike, and the query width is not the hidden width.
 TINY = Shape("tiny", layers=3, hidden=40, heads=6, kv_heads=2, head_dim=16, ffn=56, vocab=77, tied=False)
 BIG = find("Llama-3.1-70B")
+NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "02_prefill_and_decode.ipynb"
+
+
+def say(*ids: str, **given) -> str:
+    return claims.say(NOTEBOOK, *ids, **given)
 
 
 def timing(*seconds):
@@ -67,6 +73,18 @@ def test_c8_counts_of_another_pass_turn_the_verdict(model, wrong):
     batch, new, width = wrong
     products = phases.trace(model, torch.ones(1, 9, dtype=torch.long))
     assert not phases.counted_alike(products, forward_pass(TINY, batch, new, 0, width, width, width))
+
+
+def test_c7_passes_that_are_not_what_was_counted_turn_the_verdicts(model):
+    many, one = (phases.trace(model, torch.ones(1, new, dtype=torch.long)) for new in (512, 1))
+    assert not turned(say("phases-trace-verdict", real=model, prefill_products=many, decode_products=one))
+    swapped = say("phases-trace-verdict", real=model, prefill_products=one, decode_products=many)
+    assert len(turned(swapped)) == 2
+
+
+def test_c8_a_machine_that_is_asked_for_all_it_offers_turns_the_verdict():
+    assert not turned(say("phases-ceilings-verdict", ridge=9.0, width=4))
+    assert turned(say("phases-ceilings-verdict", ridge=0.4, width=4))
 
 
 def test_a_product_that_is_left_out_is_noticed(model):
@@ -256,7 +274,14 @@ def test_c9_a_chip_without_arithmetic_or_without_memory_to_wait_for_turns_the_ve
     slow_arithmetic = phases.on_paper(BIG, 1, 1, 2000, 1e11, 3.35e12)
     endless_bandwidth = phases.on_paper(BIG, 1, 1, 2000, 989.4e12, 1e18)
     assert slow_arithmetic.regime == endless_bandwidth.regime == "compute"
-    assert phases.on_paper(BIG, 1, 2000, 0, 989.4e12, 1e11).regime == "bandwidth"
+    slow_memory = phases.on_paper(BIG, 1, 2000, 0, 989.4e12, 1e11)
+    assert slow_memory.regime == "bandwidth"
+
+    def noted(prefill: Prediction, decode: Prediction) -> int:
+        return len(turned(say("phases-split-verdict", split=lambda: [("", prefill, 0), ("", decode, 0)])))
+
+    assert noted(endless_bandwidth, slow_memory) == 0
+    assert (noted(slow_memory, slow_memory), noted(endless_bandwidth, slow_arithmetic)) == (1, 1)
 
 
 @pytest.mark.parametrize("batch", [1, 16, 1024])
@@ -276,36 +301,47 @@ def test_three_regimes_on_a_made_up_machine():
 SHAPE = find("SmolLM2-135M")
 
 
-def test_opposite_loads_of_a_healthy_machine():
-    assert phases.opposite_loads(timing(0.9, 0.95, 1.0), timing(0.045, 0.05, 0.048), SHAPE, 512, 4)
-    assert phases.opposite_loads(timing(6.0), timing(0.9), SHAPE, 512, 4)  # a busy one: decode suffers more
-
-
 @pytest.mark.parametrize(
-    ("prefill_s", "decode_s"),
-    [(512 * 0.045, 0.045), (0.05, 0.045)],
-    ids=["prefill goes token by token", "decode reads as slowly as prefill"],
+    ("prefill_s", "decode_s", "holds"),
+    [
+        ((0.9, 0.95, 1.0), (0.045, 0.05, 0.048), True),
+        ((6.0,), (0.9,), True),
+        ((512 * 0.045,), (0.045,), False),
+        ((0.05,), (0.045,), False),
+    ],
+    ids=["healthy", "busy: decode suffers more", "prefill goes token by token", "decode reads as slowly as prefill"],
 )
-def test_c2_equal_loads_turn_the_verdict(prefill_s, decode_s):
-    assert not phases.opposite_loads(timing(prefill_s), timing(decode_s), SHAPE, 512, 4)
+def test_c2_equal_loads_turn_the_verdict(prefill_s, decode_s, holds):
+    taken = {"prefill long": timing(*prefill_s), "decode long": timing(*decode_s)}
+    assert bool(turned(say("phases-roofline-verdict", taken=taken, shape=SHAPE, width=4))) is not holds
+
+
+GOOD = {
+    "prefill short": timing(0.2, 0.21), "prefill long": timing(0.9, 0.8),
+    "decode short": timing(0.045, 0.05), "decode long": timing(0.047, 0.05), "eight": timing(0.09, 0.08),
+}  # fmt: skip
 
 
 def test_c7_weights_that_are_not_shared_turn_the_verdict():
-    assert phases.shares_the_weights(timing(0.09, 0.08), timing(0.045, 0.05), 8)
-    assert not phases.shares_the_weights(timing(8 * 0.045), timing(0.045), 8)  # each token reads them again
+    assert not turned(say("phases-phases-verdict", taken=GOOD))
+    each_again = GOOD | {"eight": timing(8 * 0.045, 8 * 0.045)}  # each token reads the weights again
+    assert "eight tokens together" in turned(say("phases-phases-verdict", taken=each_again))[0]
 
 
 def test_c7_a_time_that_does_not_grow_turns_the_verdict():
-    assert phases.leaves_the_floor(timing(0.9), timing(0.08))
-    assert not phases.leaves_the_floor(timing(0.09), timing(0.08))
+    flat = GOOD | {"prefill long": timing(0.1, 0.09)}
+    assert turned(say("phases-phases-verdict", taken=flat)) == ["512 tokens cost more than twice what eight do"]
 
 
 def test_c8_steps_that_grow_like_prefill_turn_the_verdict():
-    good = {"prefill short": timing(0.2), "prefill long": timing(0.9)}
-    good |= {"decode short": timing(0.045), "decode long": timing(0.047)}
-    assert phases.prompt_delays_the_first_token_more(good)
-    assert not phases.prompt_delays_the_first_token_more(good | {"prefill long": timing(0.21)})
-    assert not phases.prompt_delays_the_first_token_more(good | {"decode long": timing(0.2)})
+    assert not turned(say("phases-waits-verdict", taken=GOOD))
+    for wrong in ({"prefill long": timing(0.21, 0.22)}, {"decode long": timing(0.2, 0.21)}):
+        assert turned(say("phases-waits-verdict", taken=GOOD | wrong))
+
+
+def test_c9_a_prompt_paid_token_by_token_turns_the_verdict():
+    assert not turned(say("phases-here-verdict", taken=GOOD))
+    assert turned(say("phases-here-verdict", taken=GOOD | {"prefill long": timing(512 * 0.045, 512 * 0.045)}))
 
 
 def test_overhead_that_binds():
@@ -351,9 +387,9 @@ def test_a_handful_of_passes_shows_no_proportion():
 def test_c8_a_batch_that_lifts_attention_turns_the_verdict():
     good = {"attention 1": timing(7e-3), "attention N": timing(70e-3)}
     good |= {"products 1": timing(26e-3), "products N": timing(80e-3)}
-    assert phases.batch_lifts_products_only(good)
-    assert not phases.batch_lifts_products_only(good | {"attention N": timing(8e-3)})
-    assert not phases.batch_lifts_products_only(good | {"products N": timing(16 * 26e-3)})
+    assert not turned(say("phases-attention-verdict", batching=good))
+    for wrong in ({"attention N": timing(8e-3)}, {"products N": timing(16 * 26e-3)}):
+        assert turned(say("phases-attention-verdict", batching=good | wrong))
 
 
 # --- what is timed is what is said -----------------------------------------------------------------------------------
@@ -459,8 +495,7 @@ def test_the_other_figures_draw_what_they_are_given():
 
 # --- the notebook shows what it claims -------------------------------------------------------------------------------
 
-NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "02_prefill_and_decode.ipynb"
-CLAIM_MAP = {  # claim: the cells of notebook 02 whose verdicts show it; the mutations are the tests named after it
+CLAIM_MAP = {  # claim: the cells of notebook 02 whose verdicts show it; the tests above turn them
     "C2": ["phases-roofline-verdict"],
     "C7": ["phases-trace-verdict", "phases-phases-verdict", "phases-split-verdict"],
     "C8": ["phases-trace-verdict", "phases-ceilings-verdict", "phases-waits-verdict", "phases-attention-verdict"],

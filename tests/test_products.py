@@ -1,6 +1,7 @@
 """The product of a few rows: the same numbers by both routes, and the route that is faster here."""
 
 import time
+from functools import lru_cache
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chapter01 import loop
 from utils import products
 from utils.decoder import KVCache
 from utils.weights import load_embedded
@@ -68,6 +70,22 @@ def test_it_is_measured_once_for_about_as_many_rows(monkeypatch, measured_anew):
     for rows in (4, 5, 7, 4):
         products.multiply(torch.randn(rows, 40), WEIGHT)
     assert len(asked) == 1
+
+
+def test_a_run_that_is_timed_measures_no_route(monkeypatch, measured_anew):
+    """Without a cache the rows grow with the text, from one class of rows to the next."""
+    model, _ = load_embedded()
+    running, asked, write = [], [], loop.perf_counter
+
+    def clock():
+        running.append(True)
+        return write()
+
+    faster = products._pieces_are_faster.__wrapped__
+    monkeypatch.setattr(loop, "perf_counter", clock)
+    monkeypatch.setattr(products, "_pieces_are_faster", lru_cache(lambda *a: asked.append(bool(running)) or faster(*a)))
+    loop.timed_generate(model, [1, 2, 3], 7, cached=False)
+    assert len(asked) == 4 and not any(asked)  # for 1, 2 and 3, 4 to 7, 8 to 10 rows
 
 
 def test_measuring_leaves_the_seed_alone(measured_anew):

@@ -180,20 +180,6 @@ def test_a_small_model_on_a_fast_chip_is_bound_by_overhead():
     assert prediction.regime == "overhead"
 
 
-def test_a_measured_rate_by_rows_replaces_the_peak_of_products_only():
-    def slow_at_few_rows(rows: int) -> float:
-        return {64: 1e11, 4: 1e10}[rows]  # any other number of rows is not asked for
-
-    modules = forward_pass(find("SmolLM2-135M"), 4, 16, 0)
-    plain, measured = (
-        {m.name: m for m in predict(modules, 1e12, 1e15, rows_flop_per_s=rate).by_module}
-        for rate in (None, slow_at_few_rows)
-    )
-    assert measured["qkv"].seconds == pytest.approx(10 * plain["qkv"].seconds)
-    assert measured["head"].seconds == pytest.approx(100 * plain["head"].seconds)  # on the last positions
-    assert measured["attention"] == plain["attention"]
-
-
 # --- bad input -------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -35,12 +34,10 @@ TIE = 0.20  # rates this close are equal: one of them leads today, another tomor
 READ_S = 1.0  # time budgets: the bandwidth kernels of one dtype together,
 SIZE_S = 0.1  # one size of square product,
 BEST_S = 0.7  # the best of them, again,
-ROWS_S = 0.1  # one number of rows,
 CALL_S = 0.05  # and about the longest single call where its work can be divided
 NEXT_SIZE_S = 0.25  # a square product that would take longer is left out
 WARM_S = 1.0  # accelerators clock down when idle
 
-ROWS = tuple(2**k for k in range(11))  # 1 to 1024
 PARTS = 1 + 4 * len(DTYPES)  # of a measurement
 BLOCK = 1 << 22  # random normals made once and repeated: making gigabytes of them would take longer than reading
 
@@ -85,7 +82,6 @@ class Product(NamedTuple):
 
 
 _measured: dict[tuple, Ceilings] = {}
-_row_curves: dict[tuple, list[float]] = {}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -164,10 +160,10 @@ def _runs(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _best_dtype(one_row: dict[torch.dtype, float], flop_per_s: dict[torch.dtype, float]) -> torch.dtype:
-    """The dtype that decodes fastest: a step reads every parameter, so bytes/s over the bytes of one.
+    """The dtype in which one row goes through the most parameters a second: bytes/s over the bytes of one.
 
-    One that is emulated is left out. Where two decode about equally fast, the faster products decide, and where
-    that is a tie too, the order of DTYPES.
+    A decode step is little else. One that is emulated is left out. Where two are about equally fast, the faster
+    products decide, and where that is a tie too, the order of DTYPES.
     """
 
     def best(rates: dict[torch.dtype, float]) -> list[torch.dtype]:
@@ -340,43 +336,6 @@ def _best_size(device: torch.device, dtype: torch.dtype) -> int:
     while grows(tried[-1]):
         tried.append(_time_product(device, dtype, 2 * tried[-1].n, SIZE_S))
     return max(tried, key=lambda product: product.per_s).n
-
-
-def rows_flop_per_s(device: torch.device, dtype: torch.dtype, inner: int = 2048) -> Callable[[int], float]:
-    """FLOP/s of this machine's products of a number of rows with weights larger than its cache.
-
-    Few rows run below both roofs where a library has no kernel made for them (most on a CPU). Measured with
-    the decoder's own product at 1, 2, 4, ..., 1024 rows, interpolated on logarithms, flat beyond; kept for the process.
-    """
-    key = (str(device), torch.get_num_threads(), dtype, inner)
-    if key not in _row_curves:
-        _row_curves[key] = _freeing(_row_rates, device, dtype, inner)
-    rates = _row_curves[key]
-
-    def flop_per_s(rows: int) -> float:
-        if not rows >= 1:
-            raise ValueError(f"A product needs at least one row, not {rows}.")
-        return math.exp(np.interp(math.log(rows), np.log(ROWS[: len(rates)]), np.log(rates)))
-
-    return flop_per_s
-
-
-def _row_rates(device: torch.device, dtype: torch.dtype, inner: int) -> list[float]:
-    """FLOP/s for each of ROWS, or the first of them where more would take too long."""
-    nbytes = max(LEAST_BYTES, LEAST_CACHES * (devices.cache_bytes(device) or 0))
-    data = normals(room(device, min(nbytes, devices.free_bytes(device) // 2)), dtype)
-    # Wide enough that a GPU has work while the next product is launched, as far as many rows stay quick.
-    outer = min(4 * inner, 2**24 // inner)
-    weights = data[: len(data) // (outer * inner) * outer * inner].view(-1, outer, inner)
-    rates: list[float] = []
-    for rows in ROWS:
-        x = torch.randn(rows, inner, device=device).to(dtype)
-        call, count = _in_turn(lambda w, x=x: multiply(x, w), weights, device)
-        took_s = time_call(call, device, ROWS_S, least=3).median_s
-        rates.append(2 * rows * inner * outer * max(1, count) / took_s)
-        if took_s > NEXT_SIZE_S:
-            break
-    return rates
 
 
 # --- using them ---------------------------------------------------------------------------------------

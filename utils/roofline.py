@@ -4,7 +4,7 @@ The picture is the roofline of Williams, Waterman and Patterson (2009): a module
 byte it moves can run at the peak, or at I times the bandwidth, whichever is less. The two meet at the ridge.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,7 +71,6 @@ def predict(
     flop_per_s: float,
     bytes_per_s: float,
     overhead_s: float = 0.0,
-    rows_flop_per_s: Callable[[int], float] | None = None,
     overlap: bool = False,
 ) -> Prediction:
     """The time of a forward pass.
@@ -85,8 +84,6 @@ def predict(
         flop_per_s: peak, of the dtype that the arithmetic runs in.
         bytes_per_s: bandwidth.
         overhead_s: launch and framework time of the pass, measured apart.
-        rows_flop_per_s: measured FLOP/s of this machine's matrix products at a number of rows, for those in
-            place of the peak.
         overlap: the overhead passes while earlier kernels still run (eager CUDA), so that the larger of both
             counts; otherwise it adds (a CPU).
 
@@ -98,8 +95,7 @@ def predict(
         positive("overhead in seconds", overhead_s)
 
     def time(m: Module) -> ModuleTime:
-        roof = rows_flop_per_s(m.rows) if rows_flop_per_s and m.kind == "matmul" else flop_per_s
-        return ModuleTime(m.name, m.times * m.flops / roof, m.times * m.bytes / bytes_per_s)
+        return ModuleTime(m.name, m.times * m.flops / flop_per_s, m.times * m.bytes / bytes_per_s)
 
     by_module = tuple(time(m) for m in modules)
     parts: dict[Regime, float] = {"compute": 0.0, "bandwidth": 0.0}
