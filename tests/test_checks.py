@@ -103,6 +103,8 @@ def test_nonsense_is_answered_and_nothing_is_raised(capsys, nonsense):
 def test_a_comparison_and_a_comma_for_decimals_are_told_as_such(capsys):
     assert "a comparison" in said(capsys, 2 > 1, 23.93)
     assert "12.7, not 12,7" in said(capsys, (12, 74), 12.74)
+    assert "comes whole" in said(capsys, 446.6, 447, tolerance=0)
+    assert "left out, or counted twice" in said(capsys, 445, 447, tolerance=0)
 
 
 def test_the_answer_is_echoed_with_all_its_digits(capsys):

@@ -111,7 +111,7 @@ def _number(answer: Any) -> float | str:
     if _is_bool(answer):
         return "One number is asked for, not True or False: look for a comparison."
     if isinstance(answer, tuple):
-        return "One number is asked for, with a point for decimals: 12.7, not 12,7."
+        return "One number is asked for, without commas: 12.7, not 12,7, and 6950, not 6,950."
     try:
         value = float(answer)
     except OverflowError:
@@ -138,6 +138,8 @@ def _distance(value: float, expected: float, exact: bool = False) -> str:
     slip = next((f for f in SLIPS if abs(factor / f - 1) < 0.01), None)
     if slip:
         return f"is too {side} by a factor of {_digits(slip)}. Is it {SLIPS[slip]}?"
+    if factor < 1.1 and exact and value != round(value):
+        return f"is close, but a little too {side}: what is counted here comes whole. Which way must it be rounded?"
     if factor < 1.1 and exact:
         return f"is close, but a little too {side}: it must be exact. Is one left out, or counted twice?"
     if factor < 1.1:

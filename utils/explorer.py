@@ -7,6 +7,7 @@ nothing flickers, and nothing is printed twice. Where no kernel is running, the 
 import base64
 import struct
 import textwrap
+import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -21,6 +22,9 @@ from matplotlib.figure import Figure
 from traitlets import Unicode
 
 from utils.plots import FONT, PALETTE, PIXELS_PER_INCH, SIZE, bundle, figure, png, style
+
+# JupyterLab hands slider moves to another thread than cells, and matplotlib draws one picture at a time.
+_drawing = threading.RLock()
 
 READOUT = 19  # letters that have room beside a slider in JupyterLab; a longer name is shown without its first word
 
@@ -108,10 +112,11 @@ class Explorer(ipywidgets.VBox):
 
     def _show(self) -> None:
         drawing = self._drawing()
-        try:
-            self._put(self._canvas.paint(drawing))
-        finally:  # only now, while the reader looks at the picture: it takes a quarter of the time that drawing takes
-            self._canvas.clear()
+        with _drawing:
+            try:
+                self._put(self._canvas.paint(drawing))
+            finally:  # only now, while the reader looks at the picture: it takes a quarter of the time of drawing
+                self._canvas.clear()
 
     def _put(self, picture: bytes) -> None:
         self.picture.tooltip = repr(self)  # what a screen reader reads
@@ -138,7 +143,8 @@ class Explorer(ipywidgets.VBox):
 
     def _repr_mimebundle_(self, **kwargs) -> tuple[dict, dict]:
         """The live widget, and the picture of this moment for readers without a kernel."""
-        still = png(self._sentence()) if self._problem else self._canvas.still(self._drawing())
+        with _drawing:
+            still = png(self._sentence()) if self._problem else self._canvas.still(self._drawing())
         data, metadata = bundle(still, repr(self), int(self.picture.width))
         return super()._repr_mimebundle_(**kwargs) | data, metadata
 
