@@ -46,6 +46,7 @@ EXERCISES = {
     "machine-4": {
         "expected": 60 * 4 / 2,
         "unit": "rows",
+        "tolerance": 0,
         "hints": {
             60: "That is right for 2-byte numbers. A float32 has 4 bytes.",
             30: "Each row does 2 operations with every number of the matrix, and a number has 4 bytes.",

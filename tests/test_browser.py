@@ -52,6 +52,7 @@ SLIDERS = ".widget-slider .noUi-handle"
 # so they are numbered in the order in which they appear.
 WATCH = """slider => {
   const output = slider.closest('.jp-OutputArea-output'), sources = [];
+  const readout = slider.closest('.widget-slider').querySelector('.widget-readout'), letters = document.createRange();
   const record = window.record = {frames: [], keys: [], on: true, changed: 0};
   output.addEventListener('keydown', event => record.keys.push(event.timeStamp), true);
   record.look = () => {
@@ -59,7 +60,11 @@ WATCH = """slider => {
     const source = pictures.map(image => image.src).join();
     if (!sources.includes(source)) sources.push(source);
     const words = pictures.map(image => image.title).join();
+    letters.selectNodeContents(readout);
+    letters.setEnd(readout.firstChild, readout.textContent.trimEnd().length);
+    const cut = letters.getBoundingClientRect().right > readout.getBoundingClientRect().right + 1;
     const frame = {at: performance.now(), count: pictures.length, height: output.offsetHeight, words,
+      cut: cut ? readout.textContent.trim() : '',
       loaded: pictures.every(image => image.complete && image.naturalWidth > 200), source: sources.indexOf(source)};
     if (frame.source !== record.frames.at(-1)?.source) record.changed = frame.at;
     record.frames.push(frame);
@@ -226,6 +231,7 @@ def move(page, slider, singly: int = 6, held: int = 12) -> tuple[list[float], fl
     assert {frame["count"] for frame in frames} == {1}, f"{name}: not one picture at all times"
     assert frames[0]["words"] and {frame["words"] for frame in frames} == {frames[0]["words"]}, f"{name}: a complaint"
     assert all(frame["loaded"] for frame in frames), f"{name}: a frame without its picture"
+    assert {frame["cut"] for frame in frames} == {""}, f"{name}: a name that is cut"
     assert len({frame["height"] for frame in frames}) == 1, f"{name}: the page moves up and down"
     return delays(frames, record["keys"][:presses]), max(0.0, settled)
 

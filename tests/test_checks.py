@@ -103,6 +103,9 @@ def test_nonsense_is_answered_and_nothing_is_raised(capsys, nonsense):
 def test_a_comparison_and_a_comma_for_decimals_are_told_as_such(capsys):
     assert "a comparison" in said(capsys, 2 > 1, 23.93)
     assert "12.7, not 12,7" in said(capsys, (12, 74), 12.74)
+
+
+def test_a_count_that_is_close_is_told_whether_it_is_not_whole_or_another_one(capsys):
     assert "comes whole" in said(capsys, 446.6, 447, tolerance=0)
     assert "left out, or counted twice" in said(capsys, 445, 447, tolerance=0)
 

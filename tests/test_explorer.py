@@ -5,9 +5,12 @@ import io
 import json
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import ipywidgets
+import matplotlib
 import nbformat
 import numpy as np
 import pytest
@@ -116,6 +119,42 @@ def test_the_frame_is_drawn_once_while_it_stays_the_same(monkeypatch):
     assert len(frames) == 1
     move(widget, to=3)
     assert len(frames) == 2, "new limits need a new frame"
+
+
+def test_moves_from_several_threads_are_drawn_one_after_the_other():
+    """JupyterLab may hand a slider's move to another thread than a cell that makes or shows a figure."""
+    inside = []
+
+    def draw(ax, rows):
+        inside.append(rows)
+        (line,) = ax.plot([0, rows], [0, 1])
+        time.sleep(0.02)  # long enough for another thread to come in
+        assert inside.pop() == rows and line in ax.lines
+        draw_roofline(ax, rows)
+
+    widget = explorer(lambda rows: rows, draw, "A line.", rows=slider("Rows", [1, 8, 64, 512]))
+
+    def show() -> None:
+        for _ in range(6):
+            plots.png(plots.figure("A cell's own figure")[0], 1)
+            widget._repr_mimebundle_()
+
+    threads = [threading.Thread(target=show)]
+    threads += [
+        threading.Thread(target=lambda at=at: [move(widget, to=i % 4) for i in range(at, at + 8)]) for at in (0, 1)
+    ]
+    problems = []
+    widget.picture.observe(lambda change: problems.append(repr(widget)), "value")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(threading, "excepthook", lambda args: problems.append(repr(args.exc_value)))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert set(problems) == {"A line."}
+    last = widget.children[0].children[0].value
+    assert (np.abs(picture(widget) - still(draw_roofline, last)).max(axis=2) > 60).mean() < 0.01  # but for the line
+    assert matplotlib.rcParams["font.size"] == matplotlib.rcParamsDefault["font.size"]
 
 
 def test_values_reach_compute_by_name_and_its_result_reaches_draw():

@@ -7,7 +7,6 @@ nothing flickers, and nothing is printed twice. Where no kernel is running, the 
 import base64
 import struct
 import textwrap
-import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -23,10 +22,7 @@ from traitlets import Unicode
 
 from utils.plots import FONT, PALETTE, PIXELS_PER_INCH, SIZE, bundle, figure, png, style
 
-# JupyterLab hands slider moves to another thread than cells, and matplotlib draws one picture at a time.
-_drawing = threading.RLock()
-
-READOUT = 19  # letters that have room beside a slider in JupyterLab; a longer name is shown without its first word
+READOUT = 17  # letters that have room beside a slider in JupyterLab; a longer name is shown without its first word
 
 
 def slider(description: str, values: Sequence, start: Any = None, readout: str = "{:,}") -> ipywidgets.Widget:
@@ -45,7 +41,8 @@ def choice(description: str, names: Sequence[str], start: str | None = None) -> 
     A drop-down list does not hear the keyboard in JupyterLab: its arrow keys move on to the next cell.
     """
     texts = [name if len(name) <= READOUT else name.partition(" ")[2] for name in names]
-    width = max(map(len, texts))  # what is too wide for the readout loses spaces at its end, not letters
+    # JupyterLab makes the readout narrower than its text: with these spaces at the end, no letter is cut.
+    width = READOUT + 4
     return _selection(
         description, ["\N{FIGURE SPACE}" + text.ljust(width, "\N{FIGURE SPACE}") for text in texts], names, start
     )
@@ -110,13 +107,13 @@ class Explorer(ipywidgets.VBox):
         result = self._compute(**{name: control.value for name, control in self._controls.items()})
         return lambda axes: self._draw(axes, result)
 
+    @style()
     def _show(self) -> None:
         drawing = self._drawing()
-        with _drawing:
-            try:
-                self._put(self._canvas.paint(drawing))
-            finally:  # only now, while the reader looks at the picture: it takes a quarter of the time of drawing
-                self._canvas.clear()
+        try:
+            self._put(self._canvas.paint(drawing))
+        finally:  # only now, while the reader looks at the picture: it takes a quarter of the time that drawing takes
+            self._canvas.clear()
 
     def _put(self, picture: bytes) -> None:
         self.picture.tooltip = repr(self)  # what a screen reader reads
@@ -143,8 +140,7 @@ class Explorer(ipywidgets.VBox):
 
     def _repr_mimebundle_(self, **kwargs) -> tuple[dict, dict]:
         """The live widget, and the picture of this moment for readers without a kernel."""
-        with _drawing:
-            still = png(self._sentence()) if self._problem else self._canvas.still(self._drawing())
+        still = png(self._sentence()) if self._problem else self._canvas.still(self._drawing())
         data, metadata = bundle(still, repr(self), int(self.picture.width))
         return super()._repr_mimebundle_(**kwargs) | data, metadata
 
@@ -171,7 +167,6 @@ class _Canvas:
         self._canvas = FigureCanvasAgg(fig)
         self._frame = self._pixels = None
 
-    @style()
     def paint(self, draw: Callable[[Any], None]) -> bytes:
         """Draw into the empty axes, and return the picture as a PNG, one pixel for each pixel of a notebook."""
         draw(self._axes)
@@ -197,7 +192,6 @@ class _Canvas:
         finally:
             self.clear()
 
-    @style()
     def clear(self) -> None:
         """Empty the axes for the next drawing."""
         own = list(np.ravel(self._axes))

@@ -8,8 +8,9 @@ twice; `show` displays one, with its alternative text.
 import base64
 import io
 import textwrap
-from collections.abc import Sequence
-from functools import partial
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import matplotlib
 import numpy as np
@@ -72,8 +73,18 @@ STYLE = {
     "figure.constrained_layout.w_pad": 0.12,
     "figure.constrained_layout.h_pad": 0.1,
 }
-# `with style():` around drawing, or `@style()` above a function that draws, gives new artists the course's look.
-style = partial(matplotlib.rc_context, STYLE)
+_drawing = threading.RLock()
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """`with style():` around drawing, or `@style()` above a function that draws: new artists get the course's look.
+
+    One thread draws at a time: JupyterLab may hand a slider's move to another thread than a cell, and matplotlib's
+    look is one for all threads.
+    """
+    with _drawing, matplotlib.rc_context(STYLE):
+        yield
 
 
 @style()
