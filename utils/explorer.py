@@ -41,15 +41,13 @@ def choice(description: str, names: Sequence[str], start: str | None = None) -> 
     A drop-down list does not hear the keyboard in JupyterLab: its arrow keys move on to the next cell.
     """
     texts = [name if len(name) <= READOUT else name.partition(" ")[2] for name in names]
-    # JupyterLab makes the readout narrower than its text: with these spaces at the end, no letter is cut.
-    width = READOUT + 4
-    return _selection(
-        description, ["\N{FIGURE SPACE}" + text.ljust(width, "\N{FIGURE SPACE}") for text in texts], names, start
-    )
+    return _selection(description, ["\N{FIGURE SPACE}" + text for text in texts], names, start)
 
 
 def _selection(description: str, texts: Sequence[str], values: Sequence, start: Any) -> ipywidgets.Widget:
-    options = [*zip(texts, values, strict=True)]
+    # JupyterLab makes a readout up to a third narrower than its text: only the spaces at the end are cut.
+    width = max(map(len, texts)) * 3 // 2
+    options = [*zip([text.ljust(width, "\N{FIGURE SPACE}") for text in texts], values, strict=True)]
     return ipywidgets.SelectionSlider(
         description=description, options=options, value=values[0] if start is None else start
     )
