@@ -76,7 +76,9 @@ WATCH = """slider => {
 STOP = "() => { window.record.on = false; const {frames, keys} = window.record; return {frames, keys}; }"
 SOURCE = "() => window.record.frames.at(-1).source"
 CHANGED = "before => window.record.frames.at(-1).source !== before"
-STILL = "() => performance.now() - window.record.changed > 800 && performance.now() - window.record.keys.at(-1) > 800"
+# At rest: the kernel has nothing left to draw, however slow a busy machine makes it, and nothing new came for a while.
+STILL = """() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'
+  && performance.now() - window.record.changed > 800 && performance.now() - window.record.keys.at(-1) > 800"""
 AT_END = "slider => Number(slider.ariaValueNow) >= Number(slider.ariaValueMax)"
 NAME = "slider => slider.closest('.widget-slider').querySelector('label').textContent"
 
