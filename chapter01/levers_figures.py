@@ -134,7 +134,7 @@ def draw_gain(ax: Axes, timings: Mapping[int, Timing], marked: Sequence[tuple[fl
         gains = [gain(timings, accepted, int(n)) for n in k]
         ax.plot(k, gains, color=colour("prediction"), zorder=2)
         ax.plot(at, gains[at], marker="o", markersize=13, markerfacecolor="none", markeredgewidth=2.5,
-                color=colour("text"), zorder=4)  # fmt: skip
+                color=colour("text"), zorder=4, clip_on=False)  # fmt: skip
         label(ax, f"{accepted:.0%} right:\n{gains[at]:.2f} x at k = {at}", (most, gains[-1]), offset=(14, 0))
     ax.set(xlabel="guesses a pass, k", ylabel="times as fast as step by step", xlim=(0, 1.27 * most), ylim=(0, top))
     ax.set_xticks(range(0, most + 1, 3))

@@ -104,6 +104,21 @@ def test_after_any_moves_the_picture_is_the_figure_drawn_from_scratch(draw):
     assert picture(widget).shape == (480, 900, 3)
 
 
+def draw_wide_numbers(ax, power):  # the names of the ticks take more and more of the picture's width
+    ax.set(xlim=(0, 10**power), ylim=(0, 1.1 * 100**power), xlabel="x", ylabel="y")
+
+
+@pytest.mark.parametrize("draw", [*FIGURES, draw_wide_numbers])
+def test_the_same_values_give_the_same_picture_whatever_came_before(draw):
+    values = slider("Rows", range(1, 9))
+    widget = explorer(lambda rows: rows, draw, "A frame.", widths=FIGURES.get(draw, (1,)), rows=values)
+    seen: dict[int, set] = {}
+    for index in (1, 7, 2, 1, 3, 0, 7, 6, 3, 2, 6, 0):
+        move(widget, to=index)
+        seen.setdefault(index, set()).add(bytes(widget.picture.value))
+    assert {index: len(pictures) for index, pictures in seen.items()} == dict.fromkeys(seen, 1)
+
+
 def test_the_frame_is_drawn_once_while_it_stays_the_same(monkeypatch):
     frames = []
     drawn = _Canvas._draw_frame

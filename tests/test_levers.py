@@ -223,6 +223,13 @@ def test_the_gain_is_tokens_over_time():
     assert levers.gain(BY_ROWS, 1.0, 15) == pytest.approx(8)
 
 
+def test_the_best_number_of_guesses_is_that_which_gains_most():
+    assert levers.best_k(BY_ROWS, 1.0) == 15  # the most that was timed
+    assert levers.best_k(BY_ROWS, 0.5) == 2  # 1.75 tokens in 1.2 beat 1.5 in 1.1 and 1.875 in 1.3
+    assert levers.best_k(BY_ROWS, 0.05) == 0  # 1.05 tokens in 1.1: step by step is best
+    assert levers.best_k(BY_ROWS, 0.0) == 0
+
+
 # --- users and memory ------------------------------------------------------------------------------------------------
 
 

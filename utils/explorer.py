@@ -201,6 +201,8 @@ class _Canvas:
 
     def _draw_frame(self, above: list[Artist]):
         """Lay out the figure and draw all but what lies above the grid."""
+        for ax in np.ravel(self._axes):  # back to where it was made: layout moves axes on from where they are,
+            ax.set_subplotspec(ax.get_subplotspec())  # and the same values are to give the same picture
         self._layout.execute(self.figure)
         hidden = [artist for artist in above if artist.get_visible()]
         for artist in hidden:
